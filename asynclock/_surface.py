@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ._connect import connect as connect
 from ._engine.acquire import AcquireContext as AcquireContext
 from ._engine.engine import NodeHealth as NodeHealth
 from ._engine.engine import Statistics as Statistics
@@ -41,3 +40,4 @@ from .errors import NotAcquiredError as NotAcquiredError
 from .errors import QuorumUnavailableError as QuorumUnavailableError
 from .errors import UnsupportedDeploymentError as UnsupportedDeploymentError
 from .manager import LockManager as LockManager
+from .manager import connect as connect

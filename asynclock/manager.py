@@ -1,13 +1,16 @@
-"""The manager: owns nodes and background work, makes locks."""
+"""The manager: owns nodes and background work, makes locks. `connect` checks and builds it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 from . import _settings
+from ._background import Background
+from ._engine.context import EngineSettings
 from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
 from ._engine.inspection import Inspection, inspect
@@ -16,10 +19,15 @@ from ._engine.spec import HandOff
 from ._inspect.access import NodeAccess
 from ._inspect.survey import held
 from ._inspect.takeback import ask_back, release_held
+from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
+from ._nodes.multiplexer import Multiplexer
+from ._nodes.node import NodeSettings
+from ._nodes.replicated.acks import Acks
 from ._primitives.barrier import Barrier
 from ._primitives.election import Election
 from ._primitives.event import SharedEvent
 from ._primitives.fair import FairLock
+from ._primitives.kinds import SCRIPTS
 from ._primitives.latch import Latch
 from ._primitives.lock import Lock, spec
 from ._primitives.multi import MultiLock
@@ -31,6 +39,8 @@ from ._primitives.resume import Resume, spec_of
 from ._primitives.semaphore import Semaphore
 from ._primitives.settings import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.synchronized import P, R, synchronized
+from ._rules import validity
+from ._settings import RestartGuard
 from .events import Observer, Observers, Watcher
 
 
@@ -280,7 +290,7 @@ class LockManager(_settings.Answering):
         lease that too few nodes know has no `owner`. Raises QuorumUnavailableError if a lease may
         be missing because nodes did not answer, and ConfigurationError if nodes refuse SCAN.
         """
-        for lease in await held(NodeAccess.of(self._engine, self._defaults.prefix)):
+        for lease in await held(node_access(self)):
             yield lease
 
     async def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
@@ -326,7 +336,7 @@ class LockManager(_settings.Answering):
             owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
             force: whether to release it from any owner; instead of `owner`.
         """
-        access = NodeAccess.of(self._engine, self._defaults.prefix)
+        access = node_access(self)
         return await release_held(access, _settings.name(name), owner, force=force)
 
     async def ask_back(self, name: str) -> bool:
@@ -342,7 +352,7 @@ class LockManager(_settings.Answering):
         Args:
             name: what is held, by whatever primitive.
         """
-        access = NodeAccess.of(self._engine, self._defaults.prefix)
+        access = node_access(self)
         return await ask_back(access, _settings.name(name))
 
     def nodes(self) -> tuple[NodeHealth, ...]:
@@ -430,3 +440,97 @@ class LockManager(_settings.Answering):
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
+
+
+def connect(
+    *nodes: NodeAddress,
+    ttl: float = 10.0,
+    max_ttl: float | None = None,
+    node_timeout: float = 0.25,
+    turn: float = 0.01,
+    ticket_ttl: float | None = None,
+    fence_retention: float | None = None,
+    acks: int | Literal["majority", "all"] = 0,
+    durable: bool = False,
+    prefix: str = "asynclock:",
+    label: str | None = None,
+    restart_guard: RestartGuard = True,
+    clock_guard: bool = True,
+    set_guard: bool = True,
+    strict: bool = False,
+    observers: Sequence[Observer] = (),
+    **unknown: Never,
+) -> LockManager:
+    """Make a manager for locks on `nodes`: URLs, or `redis.asyncio.Redis` clients (for settings).
+
+    Pass one node, or at least three independent ones (Redlock). A node is a server, a group behind
+    Sentinels (`redis+sentinel://s1,s2,s3/service`) or a Cluster (`redis+cluster://h1,h2`). This
+    does no I/O: connections open on first use and reconnect by themselves; `async with` waits for
+    the first ones. Raises ConfigurationError.
+
+    Args:
+        nodes: URLs, or clients that are read for their settings and otherwise left alone.
+        ttl: seconds that a lease lives without renewal.
+        max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
+            10), for which the guards wait.
+        node_timeout: seconds in which each node must answer.
+        turn: seconds that a process may keep a name, or take it again, while others wait.
+        ticket_ttl: seconds that nodes keep the place of a waiter that doesn't ask again: a waiter
+            that crashed delays those behind it for so long (default: the larger of 2 and two
+            `node_timeout`, which is also the least).
+        fence_retention: seconds that nodes keep the fence counter of an unused name; the same in
+            the whole fleet (default: 1060 s and `max_ttl`; docs/tuning.md has the sum).
+        acks: number of replicas that must have a grant before it counts.
+        durable: whether a grant counts only once it is on disk (Redis 7.2).
+        prefix: what all keys begin with.
+        label: name of this process for people (default: host:pid).
+        restart_guard: whether nodes that may have forgotten leases wait before they vote. "disk"
+            promises that no disk of a node is lost or left out: then a node that syncs each write
+            to its disk (`appendfsync always`) votes at once.
+        clock_guard: whether nodes whose clock jumped wait before they vote.
+        set_guard: whether these nodes are compared with the set that the nodes keep a record of
+            (`asynclock nodes`); other nodes are a ConfigurationError.
+        strict: whether a server that may evict keys is an error.
+        observers: functions that are called with each event.
+        unknown: a setting that does not exist, which raises TypeError.
+    """
+    if unknown:
+        raise _settings.unknown(unknown)
+    checked = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
+    keys_begin, batch = naming(nodes, prefix)
+    defaults = replace(checked, prefix=keys_begin)
+    longest = defaults.max_ttl
+    replicas, listeners = Acks.of(acks, durable), Observers(observers, keys_begin)
+    guard = _settings.restart_guard(restart_guard)
+    record_key, witness_key = own_keys(nodes, prefix)
+    settings = NodeSettings(
+        node_timeout=defaults.node_timeout,
+        max_ttl=longest,
+        restart_guard=bool(guard),
+        guard_first=len(nodes) > 1,
+        clock_guard=bool(clock_guard),
+        disks_kept=guard == "disk",
+        record_key=record_key if set_guard else "",
+        witness_key=witness_key,
+    )
+    engine_settings = EngineSettings(
+        defaults.node_timeout,
+        longest,
+        validity.checked_retention(fence_retention, longest),
+        _settings.seconds(turn, "turn", zero=True),
+        _settings.ticket_ttl(ticket_ttl, defaults.node_timeout),
+        _settings.label(label),
+    )
+
+    def make_engine() -> Engine:
+        made = make_nodes(nodes, settings, SCRIPTS, listeners, acks=replicas, prefix=prefix)
+        background = Background()
+        multiplexer = Multiplexer(made, background, strict=strict, batch=batch, label=label)
+        return Engine(multiplexer, background, engine_settings, listeners)
+
+    return LockManager(make_engine, defaults, listeners)
+
+
+def node_access(locks: LockManager) -> NodeAccess:
+    """Return the nodes behind `locks`, for the library's own tools; see `NodeAccess.of`."""
+    return NodeAccess.of(locks._engine, locks._defaults.prefix)

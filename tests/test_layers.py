@@ -49,8 +49,8 @@ LAYERS = [
             "asynclock._inspect.takeback",
         ),
     ),
-    (9, ("asynclock.manager", "asynclock._connect")),
-    (10, ("asynclock._access", "asynclock._inspect", "asynclock.fleet")),
+    (9, ("asynclock.manager",)),
+    (10, ("asynclock._inspect", "asynclock.fleet")),
     (11, ("asynclock",)),
 ]
 
@@ -74,7 +74,7 @@ BUILT_ON = {
     "asynclock.cli": {"asynclock.contrib", "asynclock.testing"},
     "asynclock.contrib": {"asynclock.fencing"},
 }
-# Tools that look at managers from outside, through `_access` and public names only.
+# Tools that look at managers from outside, through `node_access` and public names only.
 OUTSIDERS = ("asynclock._inspect", "asynclock.cli", "asynclock.contrib")
 # Decisions are plain functions of what they are given.
 PURE = "asynclock._rules"

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .. import _clock
-from .._access import node_access
 from .._engine.engine import NodeHealth
 from .._engine.inspection import Inspection
 from .._nodes.replies import Failure, parse_info
 from .._nodes.script import Command
-from ..manager import LockManager
+from ..manager import LockManager, node_access
 from .health import Trouble, trouble
 from .survey import Survey, ask, in_slices, survey
 from .views import Agreement

@@ -14,14 +14,13 @@ from .endpoint import Endpoint, Seeds, check_arguments, spelled
 from .handshake import dial
 from .link import Link
 from .node import Node, NodeLink, NodeSettings
-from .record import RECORD_KEY
+from .own_keys import RECORD_KEY, WITNESS_KEY
 from .replicated.acks import Acks, KnownReplicas
 from .replicated.mark import MARK_KEY, leave_mark
 from .replicated.primary import PrimaryDialer
 from .replicated.sentinel import SentinelNode, Service
 from .script import Script
 from .server import ServerNode
-from .witness import WITNESS_KEY
 
 if TYPE_CHECKING:
     import redis.asyncio

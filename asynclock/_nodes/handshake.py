@@ -18,7 +18,7 @@ from typing import Any
 from .. import _clock
 from .._rules.trust import Facts
 from ..errors import ConfigurationError
-from . import record
+from . import own_keys
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint, without
 from .link import Link, LinkListener, Patience
@@ -236,7 +236,7 @@ async def _introduce(
         Command.plain("TIME"),
         Command.plain("INFO"),
         *loads,
-        *(record.reading(record_key) if record_key else ()),
+        *(own_keys.reading(record_key) if record_key else ()),
     )
     login = await _credentials(endpoint)
     sent = _clock.now()
@@ -257,7 +257,7 @@ async def _introduce(
     if own_key and not link.tracking:  # a proxy does not pass pushes on
         await ask_whether_one_server(link, own_key)
     known = read_facts(info, fsync, tracking=link.tracking)
-    kept = record.kept(replies[-1] if record_key else None)
+    kept = own_keys.kept(replies[-1] if record_key else None)
     refused = _refused(questions, replies)
     return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=kept)
 

@@ -21,7 +21,7 @@ from .. import _clock, _forks
 from .._rules.nodeset import Kept
 from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
-from . import record, witness
+from . import own_keys
 from .handshake import why_unready
 from .link import Link
 from .node import (
@@ -375,17 +375,17 @@ class ServerNode:
         Our own change causes no push to us, and ends the request for the next push.
         """
         if self._link is not None:
-            self._link.send(record.telling(self.settings.record_key, newest, name), NOBODY, 0)
+            self._link.send(own_keys.telling(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)
 
     def _read_record(self, link: NodeLink) -> None:
-        caching, reading = record.reading(self.settings.record_key)
+        caching, reading = own_keys.reading(self.settings.record_key)
         link.send(caching, NOBODY, 0)
         link.send(reading, _Reply(link, self._keeps, self.read_record), 0)
 
     def _keeps(self, reply: Any) -> None:
         if self.trust.facts is not None and not isinstance(reply, Failure):
-            self.trust.facts = replace(self.trust.facts, kept=record.kept(reply))
+            self.trust.facts = replace(self.trust.facts, kept=own_keys.kept(reply))
             self.on_connect(self)
 
     # the witness
@@ -408,11 +408,11 @@ class ServerNode:
         key = self.settings.witness_key
         if self._link is not None and key and self.settings.restart_guard:
             saw, again = partial(self._saw, cause), partial(self._look_again, cause)
-            question = witness.question(key, self.entropy(10).hex())
+            question = own_keys.asking_witness(key, self.entropy(10).hex())
             self._link.send(question, _Reply(self._link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
-        self._forgot(self.trust.saw(witness.read(reply), _clock.now(), cause))
+        self._forgot(self.trust.saw(own_keys.witnessed(reply), _clock.now(), cause))
 
     def _forgot(self, seconds: float) -> None:
         if seconds:

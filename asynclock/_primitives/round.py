@@ -12,7 +12,7 @@ from .._engine.engine import Engine
 from .._engine.said import TOO_LATE
 from .._nodes.multiplexer import quarantined
 from .._nodes.replies import Failure, reader
-from .._rules.memory import countable, surely_empty
+from .._rules.quorum import countable, surely_empty
 
 NUMBERS: Final = range(2**53)
 """The numbers that a change may have."""

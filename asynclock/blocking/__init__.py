@@ -25,7 +25,7 @@ from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack
 import asynclock
 
 from .. import _settings
-from .._connect import connect as connect_asynchronously
+from ..manager import connect as connect_asynchronously
 from .._engine.engine import NodeHealth, Statistics
 from .._engine.inspection import Inspection
 from .._engine.spec import HandOff

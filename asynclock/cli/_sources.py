@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .._connect import connect
 from .._nodes.endpoint import as_options
 from ..errors import ConfigurationError
-from ..manager import LockManager
+from ..manager import LockManager, connect
 
 NODES, CONFIG = "ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG"
 NODE_TIMEOUT = 1.0

@@ -17,14 +17,13 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from .._connect import connect
 from .._engine.acquire import Work
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.lock import Lock
 from .._settings import ConnectSettings
 from ..errors import ConfigurationError, NotAcquiredError
-from ..manager import LockManager
+from ..manager import LockManager, connect
 from ._problems import Contended, checked
 
 _log = logging.getLogger("asynclock.web")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from asynclock._rules.memory import SLACK, countable, surely_empty
+from asynclock._rules.quorum import SLACK, countable, surely_empty
 
 QUORUM = {3: 2, 5: 3}
 Rule = Callable[[int, int, int, int], int]

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import _clock
-from ..._inspect.fleet_state import CLIENTS
 from ..._nodes.endpoint import Endpoint, redacted
 from ..._nodes.handshake import HandshakeError, ask_whether_one_server, greet
 from ..._nodes.link import Link
-from ..._nodes.record import RECORD_KEY, kept, reading
+from ..._nodes.own_keys import RECORD_KEY, WITNESS_KEY, kept, reading
 from ..._nodes.replicated.acks import Acks
 from ..._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
 from ..._nodes.script import Command
-from ..._nodes.witness import WITNESS_KEY
 from ..._primitives.lock import SCRIPT
 from ..._rules.nodeset import NOTHING, Kept, NodeSet
 from ..._rules.trust import Facts, Trust
+from ...fleet import CLIENTS
 from .counters import Counters, count_counters
 from .tls import diagnose
 

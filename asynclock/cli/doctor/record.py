@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._inspect.fleet_state import clients_of
 from ..._nodes.set_guard import FLEET
 from ..._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
+from ...fleet import clients_of
 from .findings import Call, Found, about, finding
 from .probe import Probe, Purpose
 

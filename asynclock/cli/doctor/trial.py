@@ -6,13 +6,12 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 
-from ..._access import node_access
 from ..._inspect.survey import ask
 from ..._keys import lock_key
 from ..._nodes.script import Command
 from ..._primitives.kinds import KINDS
 from ...errors import AsyncLockError
-from ...manager import LockManager
+from ...manager import LockManager, node_access
 from .._sources import Settings
 
 PRIMITIVE_TIMEOUT = 2.0

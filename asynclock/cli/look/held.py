@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..._access import node_access
 from ..._engine.inspection import Inspection, NodeView, Waiter
 from ..._inspect.doubts import lacking_rights
 from ..._inspect.states import SharedState
@@ -16,7 +15,7 @@ from ..._inspect.takeback import digits
 from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
 from ..._primitives.semaphore import WINDOW
 from ...errors import ConfigurationError
-from ...manager import LockManager
+from ...manager import LockManager, node_access
 from .._arguments import COMMON, read_options
 from .._output import SPARE, print_json, print_table, print_text
 from .._sources import Settings, load

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from ..._access import node_access
 from ..._engine.inspection import Inspection
 from ..._engine.said import last_owner
 from ..._inspect.takeback import Outcome, Parts, digits, free, held_now, parts_of
 from ..._inspect.views import origin
 from ...errors import ConfigurationError
-from ...manager import LockManager
+from ...manager import LockManager, node_access
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import print_json, print_table
 from .._sources import Settings, load

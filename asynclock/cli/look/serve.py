@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 import typer
 
 from ... import _extras
-from ..._access import node_access
 from ..._inspect.survey import Survey, ask
 from ..._nodes.replies import Failure
 from ..._nodes.script import Command
 from ...errors import ConfigurationError
+from ...manager import node_access
 from .._options import (
     AcksOption,
     ConfigOption,

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..._access import node_access
 from ..._inspect.doubts import doubts, false_alarm
 from ..._inspect.monitor import Monitor
 from ..._rules.quorum import majority
 from ...events import Acquired, Event, Lost, NodeDown, NodeUp
-from ...manager import LockManager
+from ...manager import LockManager, node_access
 from .history import History
 from .rows import SORTED, Key, Row, in_order, past, rows_of
 

@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Unpack
 
-from asynclock._connect import connect
 from asynclock._engine.lease import Lease
 from asynclock._nodes.deployment import NodeAddress
 from asynclock._primitives.hold import Hold
 from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
-from asynclock.manager import LockManager
+from asynclock.manager import LockManager, connect
 
 TIMEOUT = 5.0
 """Maximum seconds to wait for the name: in a correct test its holder releases it soon."""

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._access import node_access
 from asynclock._engine.engine import NodeHealth
 from asynclock._engine.inspection import Inspection, NodeView
-from asynclock._inspect.fleet_state import clients_of
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.monitor import Monitor, _seen_node
 from asynclock._inspect.states import SharedState
@@ -22,6 +20,8 @@ from asynclock._nodes.cluster.node import ClusterNode
 from asynclock._nodes.replies import Failure
 from asynclock._primitives.kind import StateView
 from asynclock.cli.look.held import with_missing_votes
+from asynclock.fleet import clients_of
+from asynclock.manager import node_access
 from asynclock.testing import memory_node
 from tests.waiting import in_virtual_time
 

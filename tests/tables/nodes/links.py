@@ -15,7 +15,7 @@ from typing import Any
 import hiredis
 
 from asynclock import _clock
-from asynclock._nodes import record
+from asynclock._nodes import own_keys
 from asynclock._nodes.link import Link
 from asynclock._nodes.replicated.acks import AckedLink, Acks
 from asynclock._nodes.replies import Failure
@@ -39,7 +39,7 @@ def command(words: str) -> Command:
         parts = [command(part.replace(":", " ")) for part in args]
         return BatchCommand(SCRIPT, ("k",), (BATCH, *args), lambda: parts)
     if op == "record":
-        return record.reading("#set")[1]
+        return own_keys.reading("#set")[1]
     if not args:
         return Command.plain(op)
     made = Command(SCRIPT, ("k",), (op, *args))

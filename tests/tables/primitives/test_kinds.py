@@ -9,7 +9,6 @@ import pytest
 
 import asynclock
 import asynclock._primitives
-from asynclock._access import node_access
 from asynclock._engine.inspection import NodeView
 from asynclock._engine.spec import LockSpec
 from asynclock._inspect.layout import PARTS, KeyRef
@@ -21,6 +20,7 @@ from asynclock._primitives.kind import Held, Kind, State, StateView
 from asynclock._primitives.kinds import KINDS, SCRIPTS
 from asynclock._primitives.lock import MUTEX, SCRIPT
 from asynclock._primitives.readwrite import READERS
+from asynclock.manager import node_access
 from asynclock.testing import LocalServer
 from tests import patient
 

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import ConfigurationError, _access, _settings
+from asynclock import ConfigurationError, _settings
 from asynclock._engine.context import EngineSettings
 from asynclock._engine.spec import LeaseOptions
 from asynclock._keys import lock_key, split
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.record import RECORD_KEY
+from asynclock._nodes.own_keys import RECORD_KEY
+from asynclock.fleet import fleet_record
+from asynclock.manager import node_access
 from tests.engine.virtual_nodes import TTL, Nodes, virtual
 
 URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
@@ -231,8 +233,8 @@ async def test_a_strict_manager_uses_no_server_that_may_evict_keys(on: Nodes) ->
 @virtual
 async def test_the_record_of_the_set_is_kept_under_the_managers_prefix_for_years(on: Nodes) -> None:
     async with on.connect(prefix="shop:") as shop:
-        record = _access.fleet_record(shop)
-        assert _access.node_access(shop).prefix == "shop:"
+        record = fleet_record(shop)
+        assert node_access(shop).prefix == "shop:"
         assert record.key == "shop:" + RECORD_KEY
         assert record.name == "the set of nodes"
         assert record.keep / (365 * 24 * 3600) == 10
