@@ -55,7 +55,6 @@ from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack
 import asynclock
 
 from .. import _settings
-from ..manager import connect as connect_asynchronously
 from .._engine.engine import NodeHealth, Statistics
 from .._engine.inspection import Inspection
 from .._engine.spec import HandOff
@@ -66,6 +65,7 @@ from .._primitives.register import DEFAULT_KEEP
 from .._primitives.synchronized import P, R
 from .._settings import RestartGuard
 from ..events import Observer
+from ..manager import connect as connect_asynchronously
 from ._faces import Bridge, Enterable, Face, Holding, L, decorated, synchronized
 from ._words import describe
 
