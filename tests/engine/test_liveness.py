@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 import asynclock
 from tests.engine.virtual_nodes import (
-    COUNTER,
     NODE_TIMEOUT,
-    TTL,
     Nodes,
     refuse_tracking,
     seconds_until,
@@ -23,31 +20,6 @@ from tests.tables.inside import chance, loses_pushes, names_in_use, now
 from tests.waiting import until
 
 AT_ONCE = 0.05
-
-
-@virtual
-async def test_retry_after_tells_of_a_quarantine(on: Nodes) -> None:
-    for node in on.nodes:
-        node.flush()
-    await asyncio.sleep(0.1)
-    with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-        await on.locks.lock("a").try_acquire()
-    assert caught.value.retry_after == pytest.approx(TTL, abs=0.2)
-    assert not any(node.keys.get(COUNTER) for node in on.nodes), (
-        "nodes without a vote are not asked"
-    )
-
-
-@virtual
-async def test_a_caller_without_a_timeout_hears_of_an_outage(on: Nodes) -> None:
-    """After the longest quarantine and a little more: a restart of all nodes is ridden out."""
-    for node in on.nodes:
-        node.kill()
-    began = now()
-    with pytest.raises(asynclock.QuorumUnavailableError):
-        async with asyncio.timeout(2 * TTL):
-            await on.locks.lock("a").acquire(timeout=None)
-    assert TTL < now() - began < TTL + 6
 
 
 @virtual_single
@@ -77,21 +49,6 @@ async def test_a_writer_wakes_readers_of_its_own_process(on: Nodes) -> None:
     await until(lambda: on.locks.statistics().refused >= 2)
     await writer.release()
     assert await seconds_until(reading.done) < AT_ONCE
-
-
-@virtual_single
-async def test_a_fair_waiter_that_gives_up_lets_the_next_go_on(on: Nodes) -> None:
-    """The one that gives up is first, and the lock became free unnoticed."""
-    await on.nodes[0].command("SET", "asynclock:a:#fair", "ghost", "PX", 60_000)
-    first = start(on.locks.fair_lock("a").acquire(timeout=0.5))
-    await until(lambda: on.locks.statistics().refused >= 1)
-    second = start(on.locks.fair_lock("a").acquire())
-    await until(lambda: on.locks.statistics().refused >= 2)
-    loses_pushes(on.locks)
-    await on.nodes[0].command("DEL", "asynclock:a:#fair")
-    with pytest.raises(asynclock.AcquireTimeoutError):
-        await first
-    assert await seconds_until(second.done) < AT_ONCE
 
 
 @virtual
@@ -143,18 +100,6 @@ async def test_of_several_names_a_split_vote_takes_places_for_a_moment(on: Nodes
 
 
 @virtual
-async def test_a_failed_renewal_is_repeated_before_the_lease_ends(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    for node in on.nodes:
-        node.freeze()
-    await asyncio.sleep(0.8 * TTL)
-    for node in on.nodes:
-        node.thaw()
-    await asyncio.sleep(TTL)
-    assert lease.held
-
-
-@virtual
 async def test_a_broken_node_is_met_again_within_a_node_timeout(on: Nodes) -> None:
     on.nodes[0].kill()
     await asyncio.sleep(30)
@@ -162,30 +107,6 @@ async def test_a_broken_node_is_met_again_within_a_node_timeout(on: Nodes) -> No
     assert (
         await seconds_until(lambda: on.locks.nodes()[0].state != "down") <= NODE_TIMEOUT + AT_ONCE
     )
-
-
-@virtual
-async def test_a_node_that_is_down_is_not_dialled_all_the_time(on: Nodes) -> None:
-    dials, dial = 0, on.nodes[0].open
-
-    async def counted(*args: Any) -> Any:
-        nonlocal dials
-        dials += 1
-        return await dial(*args)
-
-    on.nodes[0].open = counted  # type: ignore[assignment, method-assign]
-    on.nodes[0].kill()
-    await asyncio.sleep(30)
-    assert 20 < dials < 100
-
-
-@virtual
-async def test_a_connection_that_is_dead_without_saying_so_is_given_up(on: Nodes) -> None:
-    """Like a firewall that forgot the connection; the next connection works."""
-    on.ways[0].go_mute()
-    async with on.locks.lock("a"):
-        await until(lambda: on.locks.nodes()[0].state == "stalled")
-        assert await seconds_until(lambda: on.locks.nodes()[0].state == "up") < 8 * NODE_TIMEOUT
 
 
 @virtual_single
@@ -197,25 +118,6 @@ async def test_a_node_that_is_stalled_costs_no_time(on: Nodes) -> None:
     with pytest.raises(asynclock.QuorumUnavailableError):
         await on.locks.lock("a").try_acquire()
     assert now() - began < AT_ONCE
-
-
-@virtual
-async def test_an_idle_node_is_asked_for_its_clock(on: Nodes) -> None:
-    on.nodes[1].jump_clock(5)
-    assert await seconds_until(lambda: on.locks.nodes()[1].state == "quarantined") < TTL / 2
-
-
-@virtual
-async def test_a_turn_that_is_cancelled_is_passed_on(on: Nodes) -> None:
-    lease = await on.locks.lock("a", handoff=False).acquire()
-    doomed, patient = (start(on.locks.lock("a", handoff=False).acquire()) for _ in range(2))
-    await until(lambda: on.locks.statistics().waiting == 2)
-    releasing = start(lease.release())
-    await asyncio.sleep(0)  # the first of them has the turn now, and does not know it
-    doomed.cancel()
-    await releasing
-    assert await seconds_until(patient.done) < AT_ONCE
-    assert doomed.cancelled()
 
 
 @virtual

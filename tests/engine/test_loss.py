@@ -18,8 +18,8 @@ from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.node import Route
 from tests import patient
 from tests.engine.virtual_nodes import UNNOTICED
-from tests.tables.inside import now, renew_now
-from tests.waiting import PATIENCE, in_virtual_time, until
+from tests.tables.inside import now
+from tests.waiting import PATIENCE, in_virtual_time
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -60,44 +60,6 @@ async def test_a_loop_that_was_busy_is_named_as_the_cause(
             async with locks.lock("a"):
                 time.sleep(1.1)  # noqa: ASYNC251 - the loop is busy: nothing renews the lease
                 await asyncio.sleep(PATIENCE)
-
-
-async def test_an_outer_cancellation_stays_a_cancellation(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with patient.connect(asynclock_nodes[0].url) as locks:
-
-        async def body() -> None:
-            async with locks.lock("a"):
-                await asyncio.sleep(30)
-
-        task = asyncio.create_task(body())
-        await until(locks.leases, "the body is entered")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asynclock_nodes[0].command("EXISTS", "asynclock:a") == 0
-
-
-async def test_observers_see_it_all_and_break_nothing(asynclock_nodes: list[LocalServer]) -> None:
-    seen: list[str] = []
-
-    def failing(event: object) -> None:
-        seen.append(type(event).__name__)
-        raise RuntimeError
-
-    async with patient.connect(asynclock_nodes[0].url, observers=[failing]) as locks:
-        async with locks.lock("a"):
-            pass
-        with pytest.raises(asynclock.LeaseLostError):
-            async with locks.lock("a"):
-                await asynclock_nodes[0].command("DEL", "asynclock:a")
-                renew_now(locks)
-                await asyncio.sleep(PATIENCE)
-                pytest.fail("the body goes on")
-    assert seen.count("Acquired") == 2
-    assert seen.count("Lost") == 1
-    assert {"NodeUp", "Released"} <= set(seen)
 
 
 @pytest.mark.parametrize("event", ["Voted", "Acquired"])

@@ -534,22 +534,6 @@ async def test_a_node_that_lacks_the_lock_is_no_reason_to_ask(on: Nodes) -> None
 
 
 @virtual
-async def test_a_split_vote_is_settled_among_those_who_try_once(on: Nodes) -> None:
-    async with AsyncExitStack() as stack:
-        others = [await stack.enter_async_context(on.connect()) for _ in range(8)]
-        for locks in others:
-            async with locks.lock("warm"):
-                pass
-        for number in range(20):
-            for way in on.ways:
-                way.delay = lambda: random.random() * 0.005  # type: ignore[method-assign]
-            calls = [locks.lock(f"n{number}").try_acquire() for locks in others]
-            won = [lease for lease in await asyncio.gather(*calls) if lease is not None]
-            assert len(won) == 1
-            await won[0].release()
-
-
-@virtual
 async def test_refusals_that_come_before_the_grant_are_no_defeat(on: Nodes) -> None:
     await on.ghost("first", ttl=0.05, only="a")
     await on.ghost("second", ttl=0.05, only="b")

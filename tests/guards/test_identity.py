@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from typing import Any
 
 import pytest
 
@@ -14,9 +12,7 @@ from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.guards.conftest import Connect
-from tests.guards.nodes import SETTINGS, pushed
-from tests.tables.inside import now
-from tests.waiting import becomes, in_virtual_time, until
+from tests.waiting import becomes, until
 
 
 def _twice(port: int) -> list[str]:
@@ -116,28 +112,6 @@ async def test_a_primary_that_was_a_replica_for_a_moment(
             await asked
         await _until_state(locks, "quarantined")
         assert "was a replica at the last connection" in locks.nodes()[0].cause
-
-
-@in_virtual_time
-async def test_a_replica_is_asked_for_its_role_less_and_less_often() -> None:
-    (server,), nodes = pushed("a")
-    asked: list[float] = []
-
-    class Info(dict[str, object]):
-        def items(self) -> Any:
-            asked.append(now())
-            return super().items()
-
-    async with asynclock.connect(*nodes, **SETTINGS) as locks:
-        server.info = Info(role="slave")
-        server.cut()
-        await asyncio.sleep(20)
-        assert locks.nodes()[0].state == "rejected"
-    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
-    for longest, pause in zip((0.1, 0.2, 0.4, 0.8, 1.6), pauses, strict=False):
-        assert longest / 2 <= pause <= longest + 0.01
-    assert len(pauses) > 10
-    assert all(1.0 <= pause <= 2.01 for pause in pauses[5:])
 
 
 async def test_an_evicting_server_is_warned_of_once(

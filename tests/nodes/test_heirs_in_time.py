@@ -6,6 +6,7 @@ With acks="all" a client that saw that a replica had every grant need not wait f
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -109,15 +110,21 @@ def is_replaced_twice(group: Group) -> None:
 )
 @in_virtual_time
 async def test_an_heir_serves_those_who_saw_that_it_has_every_grant(
-    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Group], None], *, serves: bool
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Callable[[Group], None],
+    *,
+    serves: bool,
 ) -> None:
     """But nobody before the old primary is out of use."""
+    caplog.set_level(logging.INFO, "asynclock.nodes")
     group = Group(monkeypatch)
     heir = group.replicas[0]
     async with group.connect() as locks:
         await group.at_home(locks)
         held = await locks.lock("held").acquire()
         assert (await group.roster()).endswith(";9;p1:6379,p2:6379")
+        assert "an heir may serve at once; a dead replica stops locks for 9 s" in caplog.text
         group.copy(heir)
         fault(group)
         group.promote(heir)

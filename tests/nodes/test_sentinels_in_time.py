@@ -210,47 +210,6 @@ async def test_the_replicas_that_the_sentinels_see_must_acknowledge(
 # ---- heirs
 
 
-def with_heir(service: VirtualService) -> tuple[Server, Server]:
-    """Let the second server have all that the first one has written."""
-    old, heir = service.servers
-    stream = "ip=p1,port=6379,state=online,offset=100,lag=0"
-    old.info = {"connected_slaves": 1, "slave0": stream, "master_repl_offset": 100}
-    return old, heir
-
-
-@pytest.mark.parametrize("late", [False, True])
-@in_virtual_time
-async def test_an_heir_that_has_every_grant_serves_those_who_saw_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, late: bool
-) -> None:
-    """But not where others may have used the old primary for longer than a look counts.
-
-    They may do so for CONFIRMED seconds after the heir was named; a look counts for nine.
-    """
-    service = VirtualService(monkeypatch)
-    old, heir = with_heir(service)
-    caplog.set_level(logging.INFO, "asynclock.nodes")
-    async with connect(service, restart_guard=True, **HEIRS) as locks:
-        await until(lambda: locks.nodes()[0].state == "up", timeout=300)
-        async with locks.lock("a", timeout=5):
-            await asyncio.sleep(5)
-            roster = (await old.command("GET", MARK)).split()[3]
-            assert roster.endswith(";9;p1:6379"), "seconds to take for death, and the margin"
-        heir.keys.values.update(old.keys.values)
-        old.kill()
-        await asyncio.sleep(9 - CONFIRMED if late else 0)
-        service.name(heir, epoch=2)
-        if late:
-            await until(lambda: locks.nodes()[0].state == "quarantined")
-            assert locks.nodes()[0].votes_in > 50
-        else:
-            began = now()
-            async with locks.lock("b", timeout=30):
-                assert now() - began < 3 * CONFIRMED
-    text = "an heir may serve at once; a dead replica stops locks for 9 s"
-    assert any(record.message.endswith(text) for record in caplog.records)
-
-
 @pytest.mark.parametrize("why", ["too slow", "another came first"])
 @in_virtual_time
 async def test_where_an_heir_waits_no_roster_is_begun(

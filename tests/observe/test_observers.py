@@ -485,15 +485,6 @@ async def test_no_record_has_an_owner_id(
     assert met.value.owner == foreign, "the program may see it, people's eyes need not"
 
 
-def test_what_the_library_logs_itself_is_not_logged_twice(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        LogEvents()(events.Lost("a", "o", 1, "because", 1.0))
-        LogEvents()(events.NodeQuarantined("n", "it restarted", 1.0))
-        LogEvents()(events.NodeDown("n", "it went away"))
-        LogEvents()(events.NodeUp("n"))
-    assert not caplog.records
-
-
 # ---- no harm -------------------------------------------------------------------------------------
 
 
