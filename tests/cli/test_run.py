@@ -20,7 +20,7 @@ from tests import patient
 from tests.docs.blocks import ROOT
 from tests.waiting import until_in_thread
 
-from .conftest import PATIENCE, Program, alive, connected, environment, until
+from .conftest import PATIENCE, Program, alive, environment, until
 
 BEAT = """
 import os, signal, sys, time
@@ -312,59 +312,6 @@ async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
         process.send_signal(signal.SIGCONT)
     assert last_beat(file) < stopped + 4.0
     assert (await program.finish(process)).status == 70
-
-
-async def test_on_loss_warn(program: Program, asynclock_nodes: list[LocalServer]) -> None:
-    program.use(asynclock_nodes)
-    script = "echo started; read line; exit 5"
-    process = await program.start(
-        *("run", "j", "--ttl", "3", "--on-loss", "warn", "--", "sh", "-c", script),
-        stdin=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
-        await process.stdout.readline()
-        for node in asynclock_nodes:
-            await node.flush()
-        while b"goes on" not in await process.stderr.readline():
-            pass
-    process.stdin.write(b"\n")
-    assert (await program.finish(process)).status == 5
-
-
-async def test_signals_reach_the_command(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    script = "trap 'echo hup' HUP; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"
-    process = await program.start("run", "j", "--", "sh", "-c", script)
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
-        assert await process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGHUP)
-        assert await process.stdout.readline() == b"hup\n"
-    process.send_signal(signal.SIGTERM)
-    assert (await program.finish(process)).status == 3
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_signal_while_waiting_leaves_nothing(
-    program: Program, asynclock_nodes: list[LocalServer], number: signal.Signals, tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes)
-    urls = [node.url for node in asynclock_nodes]
-    async with patient.connect(*urls, restart_guard=False) as locks:
-        lease = await locks.lock("j").acquire()
-        file = tmp_path / "never"
-        process = await program.start("run", "j", "--", "touch", str(file))
-        await connected(asynclock_nodes[0], 2)
-        process.send_signal(number)
-        assert (await program.finish(process)).status == 128 + number
-        await lease.release()
-    assert await asynclock_nodes[0].command("GET", "asynclock:j") is None
-    assert not file.exists()
 
 
 async def test_the_service_for_systemd_runs_on_one_host(

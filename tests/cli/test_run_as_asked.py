@@ -336,20 +336,6 @@ async def test_it_waits_for_the_whole_group(
     assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
 
 
-async def test_it_can_wait_for_the_command_alone(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes)
-    file = tmp_path / "pid"
-    script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}; exit 4"
-    ended = await program("run", "j", "--wait-for", "command", "--", "sh", "-c", script)
-    assert ended.status == 4
-    assert "processes that the command started go on" in ended.err
-    left = int(file.read_text())
-    assert alive(left)
-    os.kill(left, signal.SIGKILL)
-
-
 async def test_what_goes_on_outlives_a_slow_release(
     program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:
@@ -383,22 +369,6 @@ async def test_a_daemon_that_left_the_group_is_not_waited_for(
     assert (ended.status, ended.err) == (0, "")
     await until(file.exists, "the daemon's start")
     os.kill(int(file.read_text()), signal.SIGKILL)
-
-
-async def test_a_loss_while_others_go_on_ends_them(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes)
-    file = tmp_path / "pid"
-    script = f"sleep 1000 & echo $! > {file}; exit 0"
-    process = await program.start("run", "j", "--ttl", "3", "--", "sh", "-c", script)
-    assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
-        assert b"goes on" in (await process.stderr.readline()).replace(b"go on", b"goes on")
-    for node in asynclock_nodes[:2]:
-        await node.kill()
-    assert (await program.finish(process)).status == 70
-    assert not alive(int(file.read_text()))
 
 
 # ---- what it waits for ---------------------------------------------------------------------------
@@ -439,9 +409,6 @@ async def test_nodes_that_answer_and_may_not_vote_yet(
     told = r"too few of the nodes that answered may vote yet .*'j'; .* \d+\.\d s$"
     assert re.search(told, ended.err, re.MULTILINE), ended.err
     assert ended.err.count("may have forgotten locks; votes in") == 3
-
-
-# ---- start-up ------------------------------------------------------------------------------------
 
 
 # ---- what is left behind -------------------------------------------------------------------------

@@ -238,55 +238,6 @@ def started(script: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
             made.wait()
 
 
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-LEFT_THE_GROUP = """
-import os, time
-read, write = os.pipe()
-if os.fork() == 0:
-    os.close(read)
-    zombie = os.fork()
-    if zombie:
-        os.setsid()
-        os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
-        print(os.getpid(), flush=True)
-        os.close(write)
-        time.sleep(1000)
-else:
-    os.close(write)
-    os.read(read, 1)
-"""
-
-
-@linux
-def test_a_zombie_whose_parent_left_the_group_does_not_count() -> None:
-    """Its parent runs on and does not reap it, so nobody else can."""
-    with started(LEFT_THE_GROUP) as (leader, parent):
-        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
-        assert not Group(leader.pid).runs()
-        os.killpg(leader.pid, 0)  # the zombie is still there
-        assert alive(parent)
-
-
-OTHER_THREADS = """
-import ctypes, os, threading, time
-threading.Thread(target=time.sleep, args=(1000,)).start()
-print(os.getpid(), flush=True)
-ctypes.CDLL(None).pthread_exit(None)
-"""
-
-
-@linux
-async def test_a_process_whose_first_thread_has_ended_runs() -> None:
-    with started(OTHER_THREADS) as (leader, _):
-        await until(lambda: state(leader.pid) == "Z", "the end of the first thread")
-        assert Group(leader.pid).runs()
-        leader.kill()
-        await until(lambda: not Group(leader.pid).runs(), "the end")
-
-
 FORKS_ON_A_LINE = """
 import os, sys, time
 if os.fork() == 0:

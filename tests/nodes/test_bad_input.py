@@ -105,6 +105,7 @@ def test_plain_addresses_need_no_redis_py() -> None:
         ({"prefix": "\ud800"}, "prefix can't be written as UTF-8"),
         ({"prefix": "a:#b"}, "prefix must not contain ':#'"),
         ({"label": 7}, "label"),
+        ({"turn": -0.1}, "turn"),
         ({"label": "a\0b"}, "label must not contain the character NUL"),
         ({"acks": -1}, "acks"),
         *(({"acks": acks}, "acks must be") for acks in ("most", 1.5, True, False, None)),
@@ -113,35 +114,6 @@ def test_plain_addresses_need_no_redis_py() -> None:
 def test_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(asynclock.ConfigurationError, match=said):
         asynclock.connect(URL, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "said"),
-    [
-        ("", {}, "empty"),
-        (None, {}, "must be a str"),
-        (b"a", {}, "must be a str"),
-        ("a:#b", {}, "must not contain ':#'"),
-        ("#b", {}, "must not contain ':#'"),
-        ("\ud800", {}, "UTF-8"),
-        ("a", {"ttl": 0.1}, "ttl=0.1 must be longer than node_timeout=0.25"),
-        ("a", {"ttl": 5000}, "max_ttl=10.*ttl is in seconds.*--max-ttl 5000"),
-        ("a", {"timeout": -1}, "timeout"),
-        ("a", {"timeout": math.nan}, "timeout"),
-        ("a", {"max_hold": 0}, "max_hold"),
-        ("a", {"handoff": "maybe"}, "handoff"),
-    ],
-)
-def test_locks(name: Any, settings: dict[str, Any], said: str) -> None:
-    locks = asynclock.connect(URL)
-    with pytest.raises(asynclock.ConfigurationError, match=said):
-        locks.lock(name, **settings)
-
-
-def test_names_in_a_list() -> None:
-    locks = asynclock.connect(URL)
-    with pytest.raises(asynclock.ConfigurationError, match=r"write multi_lock\(\*names\)"):
-        locks.multi_lock(["a", "b"])  # type: ignore[arg-type]
 
 
 async def test_a_timeout_at_the_call_is_checked_too() -> None:

@@ -146,46 +146,7 @@ def test_the_longest_ttl_of_the_fleet(given: dict[str, Any], longest: float) -> 
         locks.lock("a", ttl=longest + 0.1)
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"prefix": 7}, "^prefix must be a str"),
-        ({"prefix": None}, "^prefix must be a str"),
-        ({"prefix": "a:#"}, "^prefix must not contain"),
-        ({"node_timeout": 2, "ttl": 7, "max_ttl": 7}, "^node_timeout=2 .* a quarter of max_ttl=7$"),
-        ({"node_timeout": 2.51}, "a quarter of max_ttl=10"),
-        ({"ttl": 11, "max_ttl": 10}, "ttl"),
-    ],
-)
-def test_a_managers_wrong_setting_is_named(given: dict[str, Any], text: str) -> None:
-    asynclock.connect("memory://a", node_timeout=2.5, max_ttl=10, prefix="")
-    with pytest.raises(ConfigurationError, match=text):
-        asynclock.connect("memory://a", **given)
-
-
 # ---- timeouts ------------------------------------------------------------------------------------
-
-
-async def entered(lock: Any) -> None:
-    async with lock:
-        raise AssertionError("others have it")
-
-
-@virtual_single
-async def test_a_locks_own_timeout_counts_wherever_none_is_given(on: Nodes) -> None:
-    await on.ghost()
-    for timeout in (0, 3):
-        for lock in (
-            on.locks.lock("a", timeout=timeout),
-            on.locks.multi_lock("a", "b", timeout=timeout),
-            on.locks.reentrant_lock("a", timeout=timeout),
-        ):
-            for call in (lock.acquire, lambda lock=lock: entered(lock)):
-                began = now()
-                with pytest.raises(asynclock.AcquireTimeoutError):
-                    await call()
-                took = now() - began
-                assert timeout <= took <= max(timeout, 1.0) + 0.1
 
 
 @virtual_single
@@ -218,21 +179,3 @@ async def test_a_wrong_timeout_is_refused(on: Nodes, timeout: Any) -> None:
     for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
         with pytest.raises(ConfigurationError, match="timeout"):
             await call(timeout=timeout)
-
-
-class Member(str):
-    """Like a member of a `str, Enum`: its printed form differs from its value."""
-
-    __slots__ = ()
-
-    def __format__(self, _spec: str) -> str:
-        return f"Names.{self.upper()}"
-
-
-@virtual_single
-async def test_a_name_is_the_text_whatever_its_type_prints(on: Nodes) -> None:
-    async with on.connect(prefix="a:{") as locks:
-        for name in (Member("orders"), "orders"):
-            async with locks.lock(name) as lease:
-                assert type(lease.name) is str
-                assert await on.nodes[0].command("EXISTS", "a:{orders}")

@@ -368,20 +368,6 @@ async def test_the_primary_of_a_shard_is_asked_for_and_replaced() -> None:
         await group.primary()
 
 
-@in_virtual_time
-async def test_a_repair_of_a_cluster_calls_off_each_move() -> None:
-    played = Played("cluster")
-    one = played.all[1]
-    good = one.replies["CLUSTER NODES"]
-    one.replies["CLUSTER NODES"] = good.replace("0-5460", "0-5460 [7->-id2] [9-<-id2]")
-
-    def again() -> None:
-        one.replies["CLUSTER NODES"] = good
-
-    await waits(played.group.repair(), again)
-    assert Server.log == ["1 CLUSTER SETSLOT 7 STABLE", "1 CLUSTER SETSLOT 9 STABLE"]
-
-
 def test_a_group_that_ends_ends_its_sentinels() -> None:
     played = Played("sentinels")
     played.group.close()

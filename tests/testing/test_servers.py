@@ -17,7 +17,6 @@ from asynclock.testing import (
     LocalServer,
     ServerBinary,
     ServerReplyError,
-    ServerStartError,
     all_servers,
     local_servers,
     start_servers,
@@ -182,22 +181,6 @@ async def test_password(binary):
         server.password = "wrong"
         with pytest.raises(ServerReplyError, match="WRONGPASS"):
             await server.command("PING")
-
-
-async def test_users(binary):
-    rules = "app on >secret ~locks:* +@all"
-    async with LocalServer(binary=binary, users=["default off", rules]) as server:
-        assert server.url_for("app", "secret") == f"redis://app:secret@127.0.0.1:{server.port}"
-        users = await server.command("ACL", "USERS")
-        assert {"app", "default"} <= set(users)
-        assert "off" in (await server.command("ACL", "GETUSER", "default"))[1]
-
-
-async def test_further_settings_and_a_start_that_fails():
-    async with LocalServer(args=["--maxmemory", "10mb"]) as server:
-        assert await server.command("CONFIG", "GET", "maxmemory") == ["maxmemory", "10485760"]
-    with pytest.raises(ServerStartError, match="no-such-setting"):
-        await start_servers(2, args=["--no-such-setting", "1"])
 
 
 async def test_a_server_never_started_says_so():

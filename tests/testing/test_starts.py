@@ -20,7 +20,6 @@ from asynclock.errors import ConfigurationError
 from asynclock.testing import (
     FaultProxy,
     LocalServer,
-    Quorum,
     RedisCluster,
     ServerBinary,
     ServerReplyError,
@@ -134,13 +133,6 @@ async def test_servers_that_do_not_start_leave_nothing(
                 raise AssertionError("the body began")
     gone = [(one.alive, one.folder.exists()) for one in made]
     assert gone == [(False, False)] * (2 if several else 1)
-
-
-async def test_a_deployment_that_does_not_start_leaves_nothing() -> None:
-    group = Quorum(3, args=("--no-such-setting", "1"))
-    with pytest.raises(ServerStartError, match="no-such-setting"):
-        await group.__aenter__()
-    assert not any(server.folder.exists() for server in group.servers)
 
 
 async def test_beside_other_users_the_password_is_that_of_the_default_user() -> None:

@@ -15,9 +15,9 @@ import pytest
 import asynclock
 from asynclock import ConfigurationError, events
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, memory_node
-from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, start, virtual
+from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, virtual
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import in_virtual_time
 
 # ---- locks ---------------------------------------------------------------------------------------
 
@@ -89,43 +89,6 @@ async def test_a_leader_that_is_gone_is_missed_for_the_ttl_of_its_election(on: N
             assert pytest.approx((ttl or TTL) * 1000, abs=5) in left
 
 
-@pytest.mark.parametrize(
-    ("settings", "ends"),
-    [({}, None), ({"renew": False}, TTL), ({"max_hold": 14.0}, 14.0), ({"ttl": TTL / 2}, None)],
-)
-def test_how_long_a_lease_is_held(settings: dict[str, Any], ends: float | None) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        began = now()
-        lease = await on.locks.lock("a", **settings).acquire()
-        assert lease.remaining() == pytest.approx(settings.get("ttl", TTL), rel=0.05)
-        if ends is None:
-            await asyncio.sleep(60)
-            assert lease.held
-        else:
-            async with asyncio.timeout(60):
-                await lease.wait_lost()
-            assert now() - began == pytest.approx(ends, abs=0.2)
-
-    test()
-
-
-@pytest.mark.parametrize(("settings", "whole"), [({}, False), ({"interrupt": False}, True)])
-def test_whether_a_loss_interrupts_the_body(settings: dict[str, Any], *, whole: bool) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        done = False
-        with pytest.raises(asynclock.LeaseLostError):
-            async with on.locks.lock("a", **settings):
-                for node in on.nodes:
-                    node.freeze()
-                await asyncio.sleep(3 * TTL)
-                done = True
-        assert done is whole
-
-    test()
-
-
 @virtual
 async def test_locks_that_may_be_nested_are_known_by_their_name(on: Nodes) -> None:
     """Each function makes its own; another task inherits a hold only if the lock says so."""
@@ -138,18 +101,6 @@ async def test_locks_that_may_be_nested_are_known_by_their_name(on: Nodes) -> No
             nested = asyncio.create_task(took(lock))
             await asyncio.wait([nested])
             assert isinstance(nested.exception(), asynclock.AcquireTimeoutError) is not inherit
-
-
-@virtual
-async def test_a_lock_that_is_not_handed_over_is_asked_for_again(on: Nodes) -> None:
-    lock = on.locks.lock("a", handoff=False)
-    first = await lock.acquire()
-    waiting = start(lock.acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    await first.release()
-    second = await waiting
-    assert second.owner != first.owner
-    assert on.locks.statistics().handovers == 0
 
 
 @pytest.mark.parametrize(
@@ -182,12 +133,6 @@ async def test_a_label_names_the_process(on: Nodes) -> None:
     async with on.connect(label="worker-1") as locks:
         lease = await locks.lock("a").acquire()
         assert lease.owner.endswith(":worker-1")
-
-
-@virtual
-async def test_a_process_may_have_no_turn_of_its_own(on: Nodes) -> None:
-    async with on.connect(turn=0) as locks, locks.lock("a") as lease:
-        assert lease.held
 
 
 @virtual
@@ -270,42 +215,6 @@ def test_what_connect_takes_is_what_its_signature_says() -> None:
 @functools.cache
 def unused() -> Any:
     return asynclock.connect("redis://127.0.0.1:1")
-
-
-NAMED: tuple[Callable[[Any], Any], ...] = (
-    lambda name: unused().lock(name),
-    lambda name: unused().reentrant_lock(name),
-    lambda name: unused().multi_lock(name),
-    lambda name: unused().rwlock(name),
-    lambda name: unused().fair_lock(name),
-    lambda name: unused().election(name),
-    lambda name: unused().event(name),
-    lambda name: unused().latch(name, 2),
-    lambda name: unused().barrier(name, 2),
-    lambda name: unused().semaphore(name, 2),
-)
-
-
-@pytest.mark.parametrize("wrong", [7, "", "\ud800", b"a"])
-def test_each_method_that_takes_a_name_refuses_one_that_is_no_text(wrong: Any) -> None:
-    for make in NAMED:
-        with pytest.raises(ConfigurationError):
-            make(wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (lambda: asynclock.connect("memory://", turn=-0.1), "turn"),
-        (lambda: asynclock.connect("memory://", label="x" * 201), "label"),
-        (lambda: asynclock.connect("memory://", label=5), "label"),  # type: ignore[arg-type]
-        (lambda: asynclock.connect(), "node"),
-        (lambda: unused().synchronized("a", ttl=-1.0), "ttl"),
-    ],
-)
-def test_a_wrong_setting_is_told_where_it_is_given(wrong: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        wrong()
 
 
 @virtual

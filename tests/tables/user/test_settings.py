@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import inspect
 import math
@@ -205,29 +204,10 @@ def test_what_a_manager_goes_by_if_all_is_said() -> None:
     assert (guards.restart_guard, guards.disks_kept) == (False, False)
 
 
-def test_the_longest_ttl_is_that_of_the_manager_but_at_least_ten_seconds() -> None:
-    for given, longest in ((4.0, 10.0), (10.0, 10.0), (30.0, 30.0)):
-        engine, node = settings_of(asynclock.connect(URLS[0], ttl=given))
-        assert engine.max_ttl == node.max_ttl == longest
-
-
 def test_on_a_cluster_each_name_has_a_slot_and_no_record_is_kept() -> None:
     locks = asynclock.connect("redis+cluster://127.0.0.1:1", prefix="shop:")
     assert locks.lock("a")._spec.keys[0] == "shop:{a}"
     assert settings_of(locks)[1].record_key == ""
-
-
-@virtual
-async def test_a_strict_manager_uses_no_server_that_may_evict_keys(on: Nodes) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for node in on.nodes:
-            said = node._said().replace("noeviction", "allkeys-lru")
-            patch.setattr(node, "_said", lambda said=said: said)
-        async with on.connect(restart_guard=False) as locks, locks.lock("a") as lease:
-            assert lease.held
-        with pytest.raises(ConfigurationError, match="may evict locks"):
-            async with on.connect(strict=True, restart_guard=False):
-                pass
 
 
 @virtual
@@ -246,22 +226,6 @@ async def test_a_barrier_whose_parties_crash_counts_them_for_its_own_ttl(on: Nod
     assert on.locks.barrier("b", 2)._ttl == TTL
     with pytest.raises(ConfigurationError, match="ttl"):
         on.locks.barrier("b", 2, ttl=TTL * 2)
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_the_clock_guard_can_be_left_out(*, guarded: bool) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        async with on.connect(clock_guard=guarded) as locks:
-            async with locks.lock("a"):
-                pass
-            on.nodes[0].jump_clock(-5)
-            locks._engine.multiplexer.nodes[0].check_clock()
-            await asyncio.sleep(0.01)
-            state = locks.nodes()[0].state
-        assert state == ("quarantined" if guarded else "up")
-
-    test()
 
 
 def test_what_may_be_passed_on_is_what_connect_takes() -> None:
