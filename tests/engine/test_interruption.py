@@ -28,16 +28,6 @@ async def was_cancelled() -> None:
         await asyncio.sleep(10)
 
 
-@virtual_single
-async def test_a_struck_body_ends_where_it_awaits(on: Nodes) -> None:
-    with pytest.raises(LOST):
-        async with on.locks.lock("a") as lease:
-            lose(lease)
-            await asyncio.sleep(10)
-    assert cancellations() == 0
-    await asyncio.sleep(0)  # nothing is left behind
-
-
 @pytest.mark.parametrize("error", [LOST, KeyError])
 @virtual_single
 async def test_a_body_that_is_just_leaving_is_left_alone(on: Nodes, error: type[Exception]) -> None:

@@ -12,7 +12,7 @@ import asynclock
 from asynclock import events
 from asynclock.testing import lose
 from tests.engine.batches import listen
-from tests.engine.virtual_nodes import TTL, UNNOTICED, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, UNNOTICED, Nodes, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
 
@@ -110,27 +110,6 @@ async def test_a_body_may_end_before_a_loss_and_its_task_goes_on(on: Nodes) -> N
 
 
 @virtual
-async def test_a_loss_does_not_hide_an_error_of_the_body(on: Nodes) -> None:
-    with pytest.raises(KeyError):
-        async with on.locks.lock("a") as lease:
-            lose(lease)
-            raise KeyError
-    assert lease.lost_reason
-
-
-@virtual
-async def test_a_loss_without_an_interruption_is_told_at_the_end_of_the_block(on: Nodes) -> None:
-    finished = False
-    with pytest.raises(asynclock.LeaseLostError) as lost:
-        async with on.locks.lock("a", interrupt=False) as lease:
-            lose(lease)
-            await asyncio.sleep(1)
-            finished = True
-    assert finished
-    assert lost.value.__cause__ is None
-
-
-@virtual
 async def test_the_cancellation_that_a_loss_caused_is_shown_as_its_cause(on: Nodes) -> None:
     with pytest.raises(asynclock.LeaseLostError) as lost:
         async with on.locks.lock("a") as lease:
@@ -176,21 +155,6 @@ async def test_a_hold_is_interrupted_although_an_inner_one_has_ended(on: Nodes) 
             asyncio.get_running_loop().call_later(1, lose, outer)
             await asyncio.sleep(100)
     assert now() - began == pytest.approx(1.0, abs=0.05)
-
-
-@virtual_single
-async def test_a_waiter_with_other_options_gets_the_lock_when_it_is_released(on: Nodes) -> None:
-    """It can't take the lease over, so it asks the node."""
-    for handoff in (False, True):
-        first = await on.locks.lock("a", handoff=handoff).acquire()
-        waiting = start(on.locks.lock("a", ttl=5, handoff=handoff).acquire())
-        await until(lambda: on.locks.statistics().waiting)
-        began = now()
-        await first.release()
-        second = await waiting
-        assert now() - began < 0.05
-        assert second.owner != first.owner
-        await second.release()
 
 
 @virtual
@@ -304,12 +268,3 @@ async def test_a_loss_interrupts_all_bodies_that_need_the_lease(on: Nodes) -> No
     await other
     assert ended == ["alone"]
     assert now() - began < 2
-
-
-@virtual
-async def test_a_task_in_the_block_of_a_lock_is_told_at_once_that_it_has_it(on: Nodes) -> None:
-    began = now()
-    async with on.locks.lock("a"):
-        with pytest.raises(asynclock.AlreadyHeldError):
-            await on.locks.lock("a").acquire(timeout=5)
-    assert now() - began < 1

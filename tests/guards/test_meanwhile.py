@@ -112,17 +112,6 @@ async def test_a_loss_is_told_at_the_deadline(on: Nodes, wish: Wish) -> None:
 
 
 @virtual
-async def test_a_loss_of_a_renewed_lease_is_told_at_the_deadline(on: Nodes) -> None:
-    began = now()
-    with pytest.raises(asynclock.LeaseLostError):
-        async with on.locks.lock("a"):
-            for node in on.nodes:
-                node.freeze()
-            await asyncio.sleep(10 * TTL)
-    assert now() - began == pytest.approx(VALID, abs=0.02)
-
-
-@virtual
 async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
     """The turn was given before the manager was closed, and is taken after."""
     lease = await on.locks.lock("a", handoff="strict").acquire()
@@ -137,33 +126,6 @@ async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
         await waiting
     assert now() - began < 0.01
     await closing
-
-
-@virtual
-async def test_a_request_that_was_given_up_leaves_no_key(on: Nodes) -> None:
-    on.slow(0.3)
-    asking = start(on.locks.lock("a").acquire())
-    await asyncio.sleep(0.1)
-    asking.cancel()
-    await asyncio.sleep(1.0)
-    assert all(node.keys.get(COUNTER) for node in on.nodes)
-    assert not any(node.keys.get(KEY) for node in on.nodes)
-
-
-@virtual
-async def test_a_request_under_way_when_the_manager_is_closed_leaves_no_key(on: Nodes) -> None:
-    locks = on.connect()
-    async with locks.lock("warm"):
-        pass
-    on.slow(0.3)
-    asking = start(locks.lock("a").acquire())
-    await asyncio.sleep(0.1)
-    await locks.aclose()
-    with pytest.raises(asynclock.ConfigurationError):
-        await asking
-    await asyncio.sleep(1.0)
-    assert all(node.keys.get(COUNTER) for node in on.nodes)
-    assert not any(node.keys.get(KEY) for node in on.nodes)
 
 
 @virtual

@@ -91,26 +91,6 @@ async def test_names_of_several_locks(pair: tuple[Locks, Locks]) -> None:
         assert (await there.multi_lock("x", "w").inspect()).parts[1].owner == lease.leases[0].owner
 
 
-async def test_reentrant_lock(pair: tuple[Locks, Locks]) -> None:
-    here, there = (locks.reentrant_lock("a") for locks in pair)
-    async with here.acquire(timeout=PATIENCE) as outer:
-        async with here as inner:
-            assert inner.fence == outer.fence
-        assert outer.held
-        assert await refused(there)
-
-
-async def test_synchronized(pair: tuple[Locks, Locks]) -> None:
-    here, there = pair
-
-    @here.synchronized("orders:{number}", timeout=PATIENCE)
-    async def taken(number: int) -> bool:
-        return await there.lock(f"orders:{number}").try_acquire() is None
-
-    assert await taken(7)
-    assert await there.lock("orders:7").try_acquire() is not None
-
-
 async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.election("a") for locks in pair)
     async with here.campaign("here", timeout=PATIENCE) as first:
@@ -165,19 +145,3 @@ async def test_once(face: Face, pair: tuple[Locks, Locks]) -> None:
         async with locks.once("failed", timeout=PATIENCE) as run:
             assert not run.done  # the first one ended without a result
     await face.empty(":#once")
-
-
-async def test_waiters_are_woken(pair: tuple[Locks, Locks], face: Face) -> None:
-    peak = inside = 0
-
-    async def work(number: int) -> None:
-        nonlocal peak, inside
-        async with pair[number % 2].semaphore("pool", 3).acquire(timeout=PATIENCE):
-            inside += 1
-            peak = max(peak, inside)
-            await asyncio.sleep(0.01)
-            inside -= 1
-
-    await asyncio.gather(*(work(number) for number in range(12)))
-    assert 1 < peak <= 3
-    await face.empty()

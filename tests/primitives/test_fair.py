@@ -116,24 +116,6 @@ async def test_tasks_that_ask_together_go_in_their_order(on: Nodes) -> None:
     await free(on, "a")
 
 
-@virtual_single
-async def test_a_waiter_that_gives_up_leaves_the_queue(on: Nodes) -> None:
-    async with held_by_another(on) as (there, holder):
-        cancelled = start(there.fair_lock("a").acquire())
-        assert await queued(on, 1)
-        late = start(there.fair_lock("a").acquire(timeout=0.5))
-        assert await queued(on, 2)
-        patient = start(on.locks.fair_lock("a").acquire())
-        assert await queued(on, 3)
-        cancelled.cancel()
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await late
-        assert await queued(on, 1)
-        await holder.release()
-        assert (await patient).fence > holder.fence
-        assert await queued(on, 0)
-
-
 @pytest.mark.parametrize("where", ["this process", "another"])
 @virtual_single
 async def test_the_next_is_woken_when_the_first_gives_up_a_free_lock(on: Nodes, where: str) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import History, check, lose, run_virtual
+from asynclock.testing import lose, run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.plugin import StartServers
 from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
     TTL,
@@ -21,7 +20,6 @@ from tests.engine.virtual_nodes import (
     virtual_four,
     virtual_single,
 )
-from tests.primitives.conftest import Connect
 from tests.tables.inside import now
 from tests.waiting import until
 
@@ -165,18 +163,6 @@ async def test_readers_do_not_rival_one_another(on: Nodes) -> None:
 
 
 @virtual
-async def test_writers_of_a_process_hand_over(on: Nodes) -> None:
-    lock = on.locks.rwlock("a")
-    for _ in range(2):
-        first = await lock.write().acquire()
-        second = start(lock.write().acquire())
-        await asyncio.sleep(0.001)
-        await first.release()
-        await (await second).release()
-    assert on.locks.statistics().handovers >= 1
-
-
-@virtual
 async def test_no_task_waits_for_itself(on: Nodes) -> None:
     lock = on.locks.rwlock("a")
     for held, wanted in ((lock.read(), lock.write()), (lock.write(), lock.read())):
@@ -190,45 +176,6 @@ async def test_no_task_waits_for_itself(on: Nodes) -> None:
         async with lock.upgrade(one):
             with pytest.raises(asynclock.AlreadyHeldError):
                 await lock.read().acquire(timeout=5)
-
-
-@pytest.mark.parametrize("nodes", [1, 5])
-async def test_nine_readers_to_one_writer(
-    asynclock_servers: StartServers, connect_to: Connect, nodes: int
-) -> None:
-    """Readers overlap, no writer overlaps anything, and writers are not starved."""
-    servers = await asynclock_servers(nodes)
-    history = History()
-    managers = [connect_to(servers) for _ in range(4)]
-    reading = peak = written = 0
-
-    def going_on() -> bool:
-        return peak < 10 or written < 20
-
-    async def read(number: int) -> None:
-        nonlocal reading, peak
-        while going_on():
-            began = history.now()
-            async with managers[number % 4].rwlock("cfg").read() as lease:
-                with history.body(lease, began=began, shared=True):
-                    reading += 1
-                    peak = max(peak, reading)
-                    await asyncio.sleep(0.03)
-                    reading -= 1
-
-    async def write(number: int) -> None:
-        nonlocal written
-        while going_on():
-            await asyncio.sleep(0.1)
-            began = history.now()
-            async with managers[number % 4].rwlock("cfg").write() as lease:
-                written += 1
-                with history.body(lease, began=began):
-                    assert reading == 0
-                    await asyncio.sleep(0.002)
-
-    await asyncio.gather(*(read(n) for n in range(18)), *(write(n) for n in range(2)))
-    assert check(history) == []
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

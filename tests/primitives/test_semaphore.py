@@ -3,66 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 import asynclock
-from asynclock.testing import History, check
-from asynclock.testing.plugin import StartServers
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
-from tests.primitives.conftest import Connect
-
-
-@pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.nightly)])
-async def test_three_permits_with_two_of_five_dead(
-    asynclock_servers: StartServers,
-    connect_to: Connect,
-    record_testsuite_property: Callable[[str, object], None],
-    seconds: float,
-) -> None:
-    """50 clients in 5 managers, two nodes killed on the way: never more than 3 holders.
-
-    Three nodes are the least majority of five: were permits counted per node, each would let 3 in
-    and this would still hold; with all five up 5 would be admitted (15 places, 3 per holder).
-    """
-    servers = await asynclock_servers(5)
-    history = History()
-    managers = [connect_to(servers) for _ in range(5)]
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    slots: dict[str, list[int]] = {}
-    inside = peak = 0
-
-    async def client(number: int) -> None:
-        nonlocal inside, peak
-        locks = managers[number % 5]
-        while loop.time() < until:
-            began = history.now()
-            async with locks.semaphore("pool", 3) as lease:
-                with history.body(lease, began=began, permits=3):
-                    slots.setdefault(lease.part, []).append(lease.fence)
-                    inside += 1
-                    peak = max(peak, inside)
-                    await asyncio.sleep(0.001)
-                    inside -= 1
-
-    async def killer() -> None:
-        await asyncio.sleep(seconds / 4)
-        await servers[0].kill()
-        await servers[3].kill()
-
-    await asyncio.gather(killer(), *(client(number) for number in range(50)))
-    record_testsuite_property("holders at once", peak)
-    record_testsuite_property("leases per slot", {slot: len(slots[slot]) for slot in sorted(slots)})
-    assert peak == 3
-    assert check(history, permits=3, fences=False) == []
-    assert set(slots) == {"0", "1", "2"}
-    for fences in slots.values():
-        assert fences == sorted(set(fences)), "fences per slot rise"
-    # Hundreds on a machine of its own; here only that they did not stop.
-    assert sum(map(len, slots.values())) > 30
-
 
 # ---- which slot is asked for ---------------------------------------------------------------------
 
