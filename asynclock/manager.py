@@ -23,21 +23,17 @@ from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
-from ._primitives.barrier import Barrier
 from ._primitives.election import Election
-from ._primitives.event import SharedEvent
-from ._primitives.fair import FairLock
 from ._primitives.kinds import SCRIPTS
-from ._primitives.latch import Latch
-from ._primitives.lock import Lock, spec
+from ._primitives.lock import FairLock, Lock, Resume, spec, spec_of
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock, Registry
 from ._primitives.register import DEFAULT_KEEP
-from ._primitives.resume import Resume, spec_of
 from ._primitives.semaphore import Semaphore
 from ._primitives.settings import Defaults, HoldSettings, LockSettings, WaitSettings
+from ._primitives.shared import Barrier, Latch, SharedEvent
 from ._primitives.synchronized import P, R, synchronized
 from ._rules import validity
 from ._settings import RestartGuard

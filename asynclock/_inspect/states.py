@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from .._primitives.kind import State, StateView
+from .._primitives.register import State, StateView
 from ..errors import ConfigurationError
 
 

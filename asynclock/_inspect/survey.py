@@ -20,7 +20,8 @@ from .._nodes.cluster.node import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script
-from .._primitives.kind import Held, Queue, State, StateView, owner_view
+from .._primitives.kind import Held, Queue, owner_view
+from .._primitives.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
 from .access import NodeAccess

@@ -7,17 +7,15 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
 from .._keys import MARKER, counter, derived, message
-from .._nodes.replies import UNREADABLE, Failure
+from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
-from .round import Promised, stored
 
 NUMBER: Final = "0"
 """Declares all keys of a name that end with a number."""
@@ -106,46 +104,6 @@ class Queue(Part):
 
     def inspect(self, keys: tuple[str, ...]) -> Command:
         return question(keys[0])
-
-
-class StateView(NamedTuple):
-    """What one node keeps of a state; texts come from outside, never print them raw."""
-
-    node: str
-    number: int = 0
-    """Number of the last change that the node accepted; the highest one counts."""
-    value: str | None = None
-    remaining: float | None = None
-    """Seconds until the node forgets the state."""
-    now: int = 0
-    """The node's clock, in µs."""
-    error: str | None = None
-
-    @classmethod
-    def parse(cls, node: str, reply: Any) -> StateView:
-        """Read the reply of register.lua to `inspect`."""
-        said = stored(reply)
-        if isinstance(said, Failure):
-            return cls(node, error=said.cause)
-        if isinstance(said, Promised):
-            return cls(node, error=UNREADABLE.cause)
-        return cls(node, said.number, said.value, said.left, said.now)
-
-
-Description = tuple[dict[str, Any], str]
-"""A state as JSON, and in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class State(Part):
-    """A key that keeps a value and has no owner, as register.lua does."""
-
-    describe: Callable[[str, int], Description] = field(kw_only=True)
-    """Describes a value at a moment of the node's clock, in µs. Raises ConfigurationError if
-    something other than this library wrote the value."""
-
-    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
-        return (derived(whole, suffix or self.suffix),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from . import barrier, election, event, fair, latch, lock, multi, once, readwrite, semaphore
+from . import election, lock, multi, once, readwrite, semaphore, shared
 
-KINDS = tuple(
-    module.KIND
-    for module in (lock, readwrite, multi, fair, election, semaphore, event, latch, barrier, once)
+KINDS = (
+    lock.KIND,
+    readwrite.KIND,
+    multi.KIND,
+    lock.FAIR_KIND,
+    election.KIND,
+    semaphore.KIND,
+    shared.EVENT,
+    shared.LATCH,
+    shared.BARRIER,
+    once.KIND,
 )
 """What each primitive declares of itself."""
 SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))

@@ -1,24 +1,340 @@
-"""Several mutexes as one: all or nothing, in one round trip where the deployment allows it."""
+"""Several leases at once: how to get all or none of them, to hold them as one, and `multi_lock`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.ending import no_ticket
 from .._engine.engine import Engine
-from .._engine.inspection import Inspection, inspect_parts
+from .._engine.grant import Interruption
+from .._engine.inspection import Inspection, inspect_parts, wanted
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
+from .._forks import of_one_process
 from .._keys import HASH_TAG, lock_key
 from .._nodes.script import Script
-from ..errors import ConfigurationError
+from ..errors import (
+    AsyncLockError,
+    ConfigurationError,
+    LeaseLostError,
+    NotAcquiredError,
+    QuorumUnavailableError,
+)
 from .base import BATCH, PRELUDE, Acquirable
-from .hold import Hold
 from .kind import Kind
 from .lock import MUTEX, spec
-from .obtain import obtain
+
+
+@of_one_process
+class Hold(_settings.Answering):
+    """The common part of `MultiLease` and `ReentrantLease`: the loss of any lease ends the hold."""
+
+    __slots__ = ("_body", "_leases", "_outcome")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._leases = tuple(leases)
+        self._body: Interruption | None = None
+        self._outcome: bool | None = None
+        """What `release` returns; None until this hold has ended."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
+
+    @property
+    def owner(self) -> str:
+        """The random id stored in Redis; for several names on Cluster, that of the first."""
+        return self._leases[0].owner
+
+    @property
+    def fence(self) -> int:
+        """The fencing token to pass to the store; of several fences the highest."""
+        return max(lease.fence for lease in self._leases)
+
+    @property
+    def ttl(self) -> float:
+        """Seconds the hold lives without renewal."""
+        return min(lease.ttl for lease in self._leases)
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that a loss interrupts; None while the hold is not entered."""
+        return None if self._body is None else self._body.task
+
+    @property
+    def held(self) -> bool:
+        """Whether this is held at this moment by our own clock, without asking the nodes."""
+        return self._outcome is None and all(lease.held for lease in self._leases)
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why a lease was lost (the first of several); None if none was lost."""
+        reasons = (lease.lost_reason for lease in self._leases)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def remaining(self) -> float:
+        """Return the seconds until the hold ends without renewal; 0 once it has ended."""
+        ended = self._outcome is not None
+        return 0.0 if ended else min(lease.remaining() for lease in self._leases)
+
+    async def wait_lost(self) -> None:
+        """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
+        if any(lease._ended for lease in self._leases):
+            return
+        await asyncio.wait(self._endings(), return_when=asyncio.FIRST_COMPLETED)
+
+    def _endings(self) -> list[asyncio.Future[None]]:
+        return [lease._ending() for lease in self._leases]
+
+    async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
+        """Renew every lease now, one after the other; see `Lease.extend`."""
+        if self._outcome is not None:
+            raise self._leases[0]._loss_error()
+        for lease in self._leases:
+            await lease.extend(ttl, **unknown)
+
+    async def check(self) -> bool:
+        """Return whether the nodes still keep every lease for us; see `Lease.check`."""
+        for lease in () if self._outcome is not None else self._leases:
+            if not await lease.check():
+                return False
+        return self.held
+
+    async def detach(self) -> bytes:
+        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
+        raise no_ticket(self._leases[0].name)
+
+    async def publish(self, text: str) -> bool:
+        """Publish a message under every lease, one after the other; see `Lease.publish`."""
+        if self._outcome is not None:
+            raise self._leases[0]._loss_error()
+        return all([await lease.publish(text) for lease in self._leases])
+
+    async def wanted(self) -> str | None:
+        """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
+        self._leases[0]._check_loop()
+        return await self._asked()
+
+    def _asked(self) -> Coroutine[Any, Any, str | None]:
+        """Return what `wanted` awaits: a coroutine that doesn't keep the leases."""
+        ended = self._outcome is not None or any(lease._ended for lease in self._leases)
+        grants = [] if ended else [one for lease in self._leases for one in lease._grants()]
+        return wanted(self._leases[0]._engine, grants)
+
+    async def release(self) -> bool:
+        """End this hold. Return whether it was held until now; a second call returns the same."""
+        if self._outcome is None:
+            if any(lease.held for lease in self._leases):
+                self._leases[0]._check_loop()
+            if self._end():
+                self._outcome = await _release(self._leases)
+        return bool(self._outcome)
+
+    def _end(self) -> bool:
+        """Count this hold as ended; return whether its leases are to be released now."""
+        self._outcome = self.held
+        return True
+
+    def adopt(self) -> None:
+        """Make the calling task the one that a loss interrupts; see `Lease.adopt`."""
+        self._check()
+        if self._body is None:
+            raise RuntimeError("this lease is not entered")
+        self._leases[0]._check_loop()
+        self._body.move()
+
+    def _check(self) -> None:
+        if not self.held:
+            ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
+            raise ended._loss_error()
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._notice()
+            self._check()
+        except LeaseLostError:
+            await self.release()  # the body doesn't begin, so nothing else would release it
+            raise
+        if self._body is not None:
+            raise RuntimeError("this lease has been entered already")
+        self._leases[0]._check_loop()
+        self._body = Interruption()
+        for lease in self._leases:
+            lease._guard(self._body)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        interrupted = self._leave(kind)
+        if kind is not GeneratorExit:
+            if not interrupted:
+                self._notice()
+            await self.release()
+        elif self._outcome is None and self._end():
+            release_soon(self._leases)
+        lost = [lease for lease in self._leases if lease.lost_reason is not None]
+        if lost and (interrupted or kind is None):
+            raise lost[-1]._loss_error() from error
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
+        """Note that the body has ended with `kind`; return whether a loss ended it."""
+        body, self._body = self._body, None
+        if body is None:
+            return False
+        for lease in self._leases:
+            lease._unguard(body)
+        return body.leave(kind)
+
+    def _notice(self) -> None:
+        # A body that blocked the loop may have kept it from noticing that a lease has ended.
+        if self._outcome is None:
+            for lease in self._leases:
+                lease._notice_end()
+
+
+def release_soon(leases: Sequence[Lease]) -> None:
+    """Release all in the next round of the loop: a coroutine being closed can't await."""
+    for lease in reversed(leases):
+        lease._release_soon()
+
+
+T = TypeVar("T")
+
+
+@types.coroutine
+def together(
+    calls: Sequence[Coroutine[Any, Any, T]], results: list[T]
+) -> Generator[Any, Any, None]:
+    """Run calls in this task: each until it waits, then one after the other to its end.
+
+    The requests that they send before they wait travel together. After an error or a cancellation
+    `results` has what the earlier calls returned, and the others are closed.
+    """
+    waiting: list[tuple[Generator[Any, Any, T], Any]] = []
+    try:
+        for call in calls:
+            steps = call.__await__()
+            try:
+                waiting.append((steps, steps.send(None)))
+            except StopIteration as end:
+                results.append(end.value)
+        for steps, awaited in waiting:
+            results.append((yield from _to_the_end(steps, awaited)))
+    except BaseException:
+        for steps, _ in waiting:
+            steps.close()
+        for call in calls:
+            call.close()
+        raise
+
+
+def _to_the_end(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Go on with steps that wait for `awaited`."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                awaited = steps.throw(error)
+            else:
+                awaited = steps.send(value)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def _release(leases: Sequence[Lease]) -> bool:
+    """Release all leases, the last one first; return whether all were held until now."""
+    ours: list[bool] = []
+    try:
+        await together([lease._release(wait=True) for lease in reversed(leases)], ours)
+    except BaseException:  # cancelled
+        release_soon([lease for lease in leases if not lease._ended])
+        raise
+    return all(ours)
+
+
+Calls = Sequence[Callable[[], Acquire]]
+
+
+class Try(Acquire):
+    """A call that doesn't wait and reports no failure: its caller tries another way then."""
+
+    __slots__ = ()
+
+    def _report(self, error: AsyncLockError) -> None:
+        pass
+
+
+async def obtain(calls: Calls) -> list[Lease]:
+    """Make one call after the other.
+
+    If anything fails or this is cancelled, the leases that the earlier calls got are released. The
+    releases are not awaited, because the caller's timeout may have ended.
+    """
+    with _all_or_none() as leases:
+        for call in calls:
+            leases.append(await call())
+        return leases
+
+
+async def obtain_at_once(calls: Sequence[Try]) -> list[Lease] | None:
+    """Make calls that don't wait, together; return None if one of them gets no lease."""
+    try:
+        with _all_or_none() as leases:
+            await together(calls, leases)
+            return leases
+    except (NotAcquiredError, QuorumUnavailableError):
+        return None
+
+
+async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls) -> list[Lease]:
+    """Make the calls as `obtain` does, while the lease of `gate` keeps other callers out.
+
+    If that lease is lost, all begins again.
+    """
+    while True:
+        try:
+            with _all_or_none() as leases:
+                async with gate() as turn:
+                    try:
+                        leases.extend(await obtain(calls))
+                    except NotAcquiredError:
+                        turn._let_go()  # leaving the block would wait for the replies
+                        raise
+                return leases
+        except LeaseLostError:
+            continue  # a call whose timeout has ended raises AcquireTimeoutError then
+
+
+@contextmanager
+def _all_or_none() -> Iterator[list[Lease]]:
+    """Release the leases of the list if the block fails."""
+    leases: list[Lease] = []
+    try:
+        yield leases
+    except GeneratorExit:
+        release_soon(leases)
+        raise
+    except BaseException:
+        for lease in reversed(leases):
+            lease._let_go()
+        raise
+
 
 SCRIPT = Script.load(__package__, *PRELUDE, BATCH, "queue.lua", "multi.lua", "holding.lua")
 KIND = Kind("multi_lock", (SCRIPT,))

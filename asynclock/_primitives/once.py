@@ -28,9 +28,8 @@ from .._engine.spec import LeaseOptions
 from .._forks import of_one_process
 from ..errors import AsyncLockError, ConfigurationError, LeaseLostError, QuorumUnavailableError
 from .base import Acquirable
-from .kind import Description
 from .lock import spec
-from .register import Register, state_kind
+from .register import Description, Register, state_kind
 from .synchronized import Name, P, R, check_async, decorator
 
 LARGEST = 65_536

@@ -1,4 +1,10 @@
-"""The read-write lock: any number of readers, or one writer."""
+"""The read-write lock: any number of readers, or one writer; and the changes of side.
+
+An upgrade takes the write lock beside the reader's own entry, which a node then overlooks. Two
+readers that both upgrade would wait for each other, so an upgrade first needs a mutex of its own,
+the gate, and the second reader is refused there. A downgrade enters the reader beside the writer's
+own key, and then releases that key: at no moment is the name without either (docs/decisions/0023).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from .. import _settings
-from .._engine.acquire import AcquireContext, LazyAcquire
+from .. import _clock, _settings
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
 from .._engine.lease import Lease
@@ -16,11 +22,11 @@ from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import MARKER, derived, lock_key
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, NotAcquiredError
 from .base import BATCH, PRELUDE, UNSET, Lockable, Timeout, limited
 from .kind import Held, Kind, Queue
 from .lock import SCRIPT as LOCK
-from .upgrade import downgrade, upgrade
+from .multi import obtain_behind
 
 PHASES = (*PRELUDE, BATCH, "queue.lua", "phases.lua")
 READ = Script.load(__package__, *PHASES, "read.lua", "holding.lua")
@@ -213,3 +219,69 @@ class ReadWriteLock(_settings.Answering):
 def _readers(node: str, reply: Any) -> dict[str, NodeView]:
     views = READERS.views(node, reply)
     return {} if isinstance(views, Failure) else {view.owner or "": view for view in views}
+
+
+async def upgrade(
+    engine: Engine,
+    reader: Lease,
+    gate: LockSpec,
+    write: LockSpec,
+    options: LeaseOptions,
+    timeout: float | None,
+) -> Lease:
+    """Return a write lease beside the lease `reader`, which stays as it is."""
+    asked = _clock.now()
+    # No local queue: its first waiter would wait for this reader, and this call behind it.
+    beside = replace(write, queue_key=None, exempt=(reader.owner,))
+    deadline = None if timeout is None else asked + timeout
+
+    def passing() -> LazyAcquire[Lease]:
+        left = None if deadline is None else max(0.0, deadline - _clock.now())
+        return LazyAcquire(gate.name, partial(_pass, engine, gate, options), left)
+
+    call = partial(Acquire, engine, beside, options, timeout, since=asked)
+    (writer,) = await obtain_behind(passing, [call])
+    if not reader.held:
+        writer._let_go()
+        raise reader._loss_error()
+    return writer
+
+
+async def _pass(
+    engine: Engine, gate: LockSpec, options: LeaseOptions, timeout: float | None
+) -> Lease:
+    """Return the lease on the gate. Raises NotAcquiredError at once if another reader has it."""
+    try:
+        return await Acquire(engine, gate, LeaseOptions(options.ttl), timeout, once=True)
+    except NotAcquiredError as error:
+        raise _conflict(gate.name, error) from None
+
+
+def _conflict(name: str, error: NotAcquiredError) -> NotAcquiredError:
+    return NotAcquiredError(
+        f"another reader of {name!r} ({error.holder!r}) is being upgraded and waits for this one: "
+        "release the read lease and lock to write",
+        name=name,
+        owner=error.owner,
+        holder=error.holder,
+        remaining=error.remaining,
+        votes=error.votes,
+        retry_after=error.retry_after,
+    )
+
+
+async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: LeaseOptions) -> Lease:
+    """Return a read lease in place of the lease `writer`, without a gap between the two."""
+    beside = replace(read, exempt=(writer.owner,))
+    reader = await Acquire(engine, beside, options, writer.remaining())
+    try:
+        # A waiting task of this process must not take the writer's key over: a reader is in.
+        writer._keep_here()
+        ours = await writer._release(wait=True)
+    except BaseException:
+        engine.clean_up(reader._let_go)
+        raise
+    if not ours:
+        reader._let_go()
+        raise writer._loss_error()
+    return reader

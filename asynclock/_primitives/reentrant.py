@@ -17,7 +17,7 @@ from .._engine.engine import Engine
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
 from .base import Acquirable
-from .hold import Hold
+from .multi import Hold
 
 Key = tuple[str, int]
 Holds = tuple["ReferenceType[ReentrantLease]", ...]

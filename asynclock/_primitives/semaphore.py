@@ -24,8 +24,7 @@ from .._keys import derived, lock_key
 from .base import Acquirable, Lockable
 from .kind import NUMBER, Held, Kind, Queue
 from .lock import SCRIPT
-from .multi import MultiLease
-from .obtain import Try, obtain_at_once, obtain_behind
+from .multi import MultiLease, Try, obtain_at_once, obtain_behind
 
 WAITERS = Queue(SCRIPT, "slots")
 COLLECTORS = Queue(SCRIPT, "collectors")

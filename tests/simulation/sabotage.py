@@ -32,8 +32,7 @@ from asynclock._nodes.link import ErrorReplies, Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
-from asynclock._primitives import base, lock, multi, readwrite
-from asynclock._primitives import round as votes
+from asynclock._primitives import base, lock, multi, readwrite, register
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.trust import StandStill, Trust
@@ -325,8 +324,8 @@ SABOTAGES = {
     "a_lease_is_held_after_its_end": under("locks", swap(Lease, "held", always(True))),
     "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
     "a_reader_is_not_kept": under("shapes", lua(SIDES, "keep_reader", "return")),
-    "a_silent_memory_is_empty": under("witnesses", swap(votes, "surely_empty", always(True))),
-    "every_answer_counts": under("witnesses", swap(votes, "countable", counted)),
+    "a_silent_memory_is_empty": under("witnesses", swap(register, "surely_empty", always(True))),
+    "every_answer_counts": under("witnesses", swap(register, "countable", counted)),
     # fences
     "a_successor_gets_the_same_fence": under("crowd", swap(Grant, "take_fence", same_fence)),
     "a_reserved_fence_is_given_twice": under("crowd", swap(Grant, "take_fence", first_fence)),

@@ -17,7 +17,7 @@ from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import slots
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.replicated.sentinel import SentinelNode, SentinelView
-from asynclock._primitives import election, fair, lock, multi, readwrite, semaphore
+from asynclock._primitives import election, lock, multi, readwrite, semaphore
 from tests.waiting import until
 
 
@@ -103,7 +103,14 @@ def reach(patch: pytest.MonkeyPatch, servers: Mapping[tuple[str, int], Any]) -> 
 
 def forget_specs() -> None:
     """Let the specs that are kept for later calls be made anew."""
-    kept = (lock.spec, fair.spec, election.spec, multi.spec_of_all, readwrite.specs, semaphore.slot)
+    kept = (
+        lock.spec,
+        lock.fair_spec,
+        election.spec,
+        multi.spec_of_all,
+        readwrite.specs,
+        semaphore.slot,
+    )
     for made in kept:
         made.cache_clear()
 

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from asynclock._engine.lease import Lease
 from asynclock._nodes.deployment import NodeAddress
-from asynclock._primitives.hold import Hold
+from asynclock._primitives.multi import Hold
 from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
 from asynclock.manager import LockManager, connect

@@ -18,7 +18,7 @@ from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import Survey, _KeyScan, _Known, held
 from asynclock._nodes.cluster.node import ClusterNode
 from asynclock._nodes.replies import Failure
-from asynclock._primitives.kind import StateView
+from asynclock._primitives.register import StateView
 from asynclock.cli.look.held import with_missing_votes
 from asynclock.fleet import clients_of
 from asynclock.manager import node_access

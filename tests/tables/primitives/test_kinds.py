@@ -16,10 +16,11 @@ from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import ask, survey
 from asynclock._keys import lock_key
 from asynclock._primitives.base import Lockable
-from asynclock._primitives.kind import Held, Kind, State, StateView
+from asynclock._primitives.kind import Held, Kind
 from asynclock._primitives.kinds import KINDS, SCRIPTS
 from asynclock._primitives.lock import MUTEX, SCRIPT
 from asynclock._primitives.readwrite import READERS
+from asynclock._primitives.register import State, StateView
 from asynclock.manager import node_access
 from asynclock.testing import LocalServer
 from tests import patient

@@ -11,7 +11,7 @@ import asynclock
 from asynclock import _clock
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import register
-from asynclock._primitives.round import FORGETFUL, Round
+from asynclock._primitives.register import FORGETFUL, Round
 from tests.engine.virtual_nodes import Nodes, virtual
 
 US = 1_000_000

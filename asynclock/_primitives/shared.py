@@ -1,4 +1,4 @@
-"""The barrier: a number of parties wait for each other and go on together."""
+"""What processes share beside locks: the event, the latch and the barrier, each in a register."""
 
 from __future__ import annotations
 
@@ -13,9 +13,183 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from .._engine.said import from_json
 from ..errors import BrokenBarrierError, ConfigurationError
-from .event import deadline_of
-from .kind import Description
-from .register import Change, Register, state_kind
+from .register import Change, Description, Register, state_kind
+
+SET, CLEAR = "set", "clear"
+
+
+def _describe_event(value: str, _now: int) -> Description:
+    if value not in (SET, CLEAR):
+        raise ConfigurationError("the state of this event was not written by this library")
+    return {"set": value == SET}, "set" if value == SET else "cleared"
+
+
+EVENT = state_kind("event", _describe_event)
+
+
+@_settings.made_by("connect(...).event(name)")
+class SharedEvent(_settings.Answering):
+    """An `asyncio.Event` that all processes share: tasks set it, clear it and wait for it.
+
+    Once `set` or `clear` has returned, every later call in any process sees the change, with a
+    minority of nodes dead. An event has no owner and so no fence. It stays set for `keep` seconds
+    after the last change and then counts as never set; processes that share a name should use the
+    same `keep`. Works on every deployment. A node that lost its memory counts as dead until the
+    next change, or a read that notices the loss, writes the value to it again. Until then it and
+    other dead nodes together may make calls raise QuorumUnavailableError.
+    """
+
+    __slots__ = ("_register",)
+
+    def __init__(self, engine: Engine, prefix: str, name: str, keep: float) -> None:
+        self._register = Register.of_kind(EVENT, engine, prefix, name, keep)
+
+    def __repr__(self) -> str:
+        return f"<SharedEvent {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name that was passed to `LockManager.event`."""
+        return self._register.name
+
+    async def set(self, *, timeout: float | None = None) -> None:
+        """Set the event: all tasks that wait for it go on, and later ones don't wait.
+
+        Raises QuorumUnavailableError after `timeout` seconds (at least two node timeouts) if too
+        few nodes answered or other changes got in the way each time. After that error or a
+        cancellation the event may be set or not.
+        """
+        await self._register.change(lambda _: SET, deadline_of(timeout))
+
+    async def clear(self, *, timeout: float | None = None) -> None:
+        """Clear the event: tasks that come later wait. Raises the same errors as `set`."""
+        await self._register.change(
+            lambda value: None if value is None else CLEAR, deadline_of(timeout)
+        )
+
+    async def is_set(self, *, timeout: float | None = None) -> bool:
+        """Return whether the event is set now. Raises the same errors as `set`."""
+        return await self._register.read(deadline_of(timeout)) == SET
+
+    async def wait(self, *, timeout: float | None = None) -> bool:
+        """Wait until the event is set. Return True, or False after `timeout` seconds.
+
+        Raises QuorumUnavailableError if too few nodes answer until then. Cancelling this call
+        changes nothing.
+        """
+        found = await self._register.until(
+            lambda value: True if value == SET else None, deadline_of(timeout)
+        )
+        return bool(found)
+
+    async def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return await self._register.inspect(EVENT.name)
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return the moment at which a timeout that starts now ends; None without a timeout."""
+    seconds = _settings.optional_seconds(timeout, "timeout", zero=True)
+    return None if seconds is None else _clock.now() + seconds
+
+
+HIGHEST_COUNT = 1000
+"""Maximum count: the state lists each count, so that none is counted twice."""
+
+
+def _parsed_latch(value: str) -> tuple[int, dict[str, int]]:
+    # The text comes from a server: accept only the form that this class writes.
+    match from_json(value):
+        case [int(count), dict(done)] if all(type(n) is int and n > 0 for n in done.values()):
+            return count, done
+    raise ConfigurationError("the state of this latch was not written by this library")
+
+
+def _describe_latch(value: str, _now: int) -> Description:
+    count, done = _parsed_latch(value)
+    left = max(0, count - sum(done.values()))
+    return {"count": count, "remaining": left}, f"{left} of {count} to go"
+
+
+LATCH = state_kind("latch", _describe_latch)
+
+
+@_settings.made_by("connect(...).latch(name, count)")
+class Latch(_settings.Answering):
+    """Counts down once from `count` to 0 and then lets all waiting tasks go on; it never resets.
+
+    The nodes forget the latch `keep` seconds after the last count; then the name may be used again.
+    Each `count_down` counts exactly once even if its messages are repeated. Works on every
+    deployment, with a minority of nodes dead.
+    """
+
+    __slots__ = ("_engine", "_register", "count")
+
+    def __init__(self, engine: Engine, prefix: str, name: str, count: int, keep: float) -> None:
+        self.count: int = _settings.count(count, "count", HIGHEST_COUNT)
+        """The number that the latch starts from."""
+        self._engine = engine
+        self._register = Register.of_kind(LATCH, engine, prefix, name, keep)
+
+    def __repr__(self) -> str:
+        return f"<Latch {self.name!r} count={self.count}>"
+
+    @property
+    def name(self) -> str:
+        """The name that was passed to `LockManager.latch`."""
+        return self._register.name
+
+    async def count_down(self, by: int = 1, *, timeout: float | None = None) -> int:
+        """Count down by `by`, at most to 0, and return what remains.
+
+        Two callers may get the same number, 0 as well, because a call that has to ask the nodes
+        again returns what remains by then. So don't choose one of them by it: use a lock.
+
+        Raises QuorumUnavailableError if too few nodes answered for `timeout` seconds. After that
+        error or a cancellation the call may have counted or not. Raises ConfigurationError if
+        others use the name with another count.
+        """
+        step = _settings.count(by, "by", HIGHEST_COUNT)
+        ticket = self._engine.entropy(8).hex()
+
+        def change(value: str | None) -> str | None:
+            done = self._done(value)
+            if ticket not in done and sum(done.values()) < self.count:
+                done[ticket] = step
+            return json.dumps([self.count, done])
+
+        return self._left(await self._register.change(change, deadline_of(timeout)))
+
+    async def remaining(self, *, timeout: float | None = None) -> int:
+        """Return the number of counts that remain. Raises the same errors as `count_down`."""
+        return self._left(await self._register.read(deadline_of(timeout)))
+
+    async def wait(self, *, timeout: float | None = None) -> bool:
+        """Wait until nothing remains. Return True, or False after `timeout` seconds.
+
+        Raises the same errors as `count_down`. Cancelling this call changes nothing.
+        """
+        found = await self._register.until(
+            lambda value: True if self._left(value) == 0 else None, deadline_of(timeout)
+        )
+        return bool(found)
+
+    async def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return await self._register.inspect(LATCH.name)
+
+    def _left(self, value: str | None) -> int:
+        return max(0, self.count - sum(self._done(value).values()))
+
+    def _done(self, value: str | None) -> dict[str, int]:
+        # How much each call of count_down has counted, by its ticket.
+        count, done = (self.count, {}) if value is None else _parsed_latch(value)
+        if count != self.count:
+            raise ConfigurationError(
+                f"latch {self.name!r} counts from {count}, not from {self.count}", name=self.name
+            )
+        return done
+
 
 MOST_PARTIES = 256
 """Maximum number of parties: the state lists each party of several rounds."""
@@ -58,7 +232,7 @@ class _State:
         )
 
 
-def _parsed(value: str) -> _State:
+def _parsed_barrier(value: str) -> _State:
     # The text comes from a server: accept only the form that this class writes.
     match from_json(value):
         case [int(parties), int(number), dict(here), list(passed), bool(broken), list(away)] if all(
@@ -68,8 +242,8 @@ def _parsed(value: str) -> _State:
     raise ConfigurationError("the state of this barrier was not written by this library")
 
 
-def _describe(value: str, now: int) -> Description:
-    state = _parsed(value)
+def _describe_barrier(value: str, now: int) -> Description:
+    state = _parsed_barrier(value)
     waiting = sum(until > now for until in state.here.values())
     found = {
         "parties": state.parties,
@@ -82,7 +256,7 @@ def _describe(value: str, now: int) -> Description:
     return found, f"{waiting} of {state.parties} wait for round {state.round + 1}"
 
 
-KIND = state_kind("barrier", _describe)
+BARRIER = state_kind("barrier", _describe_barrier)
 
 
 @_settings.made_by("connect(...).barrier(name, parties)")
@@ -104,7 +278,7 @@ class Barrier(_settings.Answering):
         self.parties: int = _settings.count(parties, "parties", MOST_PARTIES)
         """The number of parties that go on together."""
         self._engine = engine
-        self._register = Register.of_kind(KIND, engine, prefix, name, keep)
+        self._register = Register.of_kind(BARRIER, engine, prefix, name, keep)
         self._ttl = ttl
 
     def __repr__(self) -> str:
@@ -205,7 +379,7 @@ class Barrier(_settings.Answering):
 
     async def inspect(self) -> Inspection:
         """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect(KIND.name)
+        return await self._register.inspect(BARRIER.name)
 
     def _pause(self, deadline: float | None) -> float | None:
         # No report shortly before the deadline: there might be no time to complete it.
@@ -259,7 +433,7 @@ class Barrier(_settings.Answering):
         return state
 
     def _state(self, value: str | None) -> _State:
-        state = _State(self.parties, 0, {}, []) if value is None else _parsed(value)
+        state = _State(self.parties, 0, {}, []) if value is None else _parsed_barrier(value)
         if state.parties != self.parties:
             raise ConfigurationError(
                 f"barrier {self.name!r} is for {state.parties} parties, not {self.parties}",
