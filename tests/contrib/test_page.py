@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -58,153 +59,77 @@ async def say(page: Page, expression: str) -> Any:
 
 # ---- each part -----------------------------------------------------------------------------------
 
-CALM: dict[str, Any] = {
-    "name": "calm",
-    "kind": "lock",
-    "title": "calm",
-    "part": "",
-    "holder": "host:1",
-    "holders": 1,
-    "held": 3700.0,
-    "exact": True,
-    "fence": 77,
-    "remaining": 8.2,
-    "nodes": 3,
-    "agreed": True,
-    "note": "",
-    "ours": False,
-    "waiting": 0,
-    "more": False,
-    "waited": None,
-    "usual": None,
-    "level": "",
-    "why": "",
-}
-BUSY: dict[str, Any] = {
-    **CALM,
-    "name": "jobs",
-    "kind": "semaphore",
-    "title": "jobs [semaphore]",
-    "holders": 3,
-    "held": 15000.0,
-    "exact": False,
-    "nodes": 2,
-    "note": "nodes disagree",
-    "ours": True,
-    "waiting": 12,
-    "more": True,
-    "waited": 7500.0,
-    "level": "red",
-    "why": "nodes disagree",
-}
-FREE: dict[str, Any] = {
-    **CALM,
-    "name": "<i>free</i>",
-    "title": "<i>free</i>",
-    "holder": None,
-    "holders": 0,
-    "held": None,
-    "fence": 0,
-    "remaining": None,
-    "nodes": 0,
-    "waiting": 1,
-    "waited": 3700.0,
-    "level": "amber",
-    "why": "a writer waits for a reader",
-}
-POINT: dict[str, Any] = {
-    "at": 1.7e9,
-    "acquired": 12.5,
-    "ran_out": 4,
-    "lost": 1,
-    "waiting": 15,
-    "longest": 75.0,
-    "p50": 0.002,
-    "p99": 0.25,
-}
-NODE: dict[str, Any] = {
-    "node": "redis://a",
-    "state": "up",
-    "cause": "",
-    "votes_in": 0.0,
-    "round_trip": 0.002,
-    "version": "7.2",
-    "since": 1.7e9,
-    "exact": True,
-}
-AWAY = {
-    **NODE,
-    "node": "redis://b",
-    "state": "quarantined",
-    "cause": "it restarted",
-    "votes_in": 3.24,
-    "round_trip": None,
-    "version": None,
-}
+CALM: dict[str, Any] = json.loads("""{
+    "name": "calm", "kind": "lock", "title": "calm", "part": "", "holder": "host:1", "holders": 1,
+    "held": 3700.0, "exact": true, "fence": 77, "remaining": 8.2, "nodes": 3, "agreed": true,
+    "note": "", "ours": false, "waiting": 0, "more": false, "waited": null, "usual": null,
+    "level": "", "why": ""
+}""")
+BUSY: dict[str, Any] = CALM | json.loads("""{
+    "name": "jobs", "kind": "semaphore", "title": "jobs [semaphore]", "holders": 3, "held": 15000.0,
+    "exact": false, "nodes": 2, "note": "nodes disagree", "ours": true, "waiting": 12, "more": true,
+    "waited": 7500.0, "level": "red", "why": "nodes disagree"
+}""")
+FREE: dict[str, Any] = CALM | json.loads("""{
+    "name": "<i>free</i>", "title": "<i>free</i>", "holder": null, "holders": 0, "held": null,
+    "fence": 0, "remaining": null, "nodes": 0, "waiting": 1, "waited": 3700.0, "level": "amber",
+    "why": "a writer waits for a reader"
+}""")
+POINT: dict[str, Any] = json.loads("""{
+    "at": 1.7e9, "acquired": 12.5, "ran_out": 4, "lost": 1, "waiting": 15, "longest": 75.0,
+    "p50": 0.002, "p99": 0.25
+}""")
+NODE: dict[str, Any] = json.loads("""{
+    "node": "redis://a", "state": "up", "cause": "", "votes_in": 0.0, "round_trip": 0.002,
+    "version": "7.2", "since": 1.7e9, "exact": true
+}""")
+AWAY: dict[str, Any] = NODE | json.loads("""{
+    "node": "redis://b", "state": "quarantined", "cause": "it restarted", "votes_in": 3.24,
+    "round_trip": null, "version": null
+}""")
 PICTURE: dict[str, Any] = {
-    "version": 1,
-    "at": 1.7e9,
-    "pace": 1.0,
-    "quorum": 2,
-    "trouble": {"level": "amber", "text": "one node is away"},
-    "doubts": ["is it the prefix?"],
-    "held": 1234,
-    "found": 300,
-    "offset": 0,
+    **json.loads("""{
+        "version": 1, "at": 1.7e9, "pace": 1.0, "quorum": 2,
+        "trouble": {"level": "amber", "text": "one node is away"}, "doubts": ["is it the prefix?"],
+        "held": 1234, "found": 300, "offset": 0, "lock": null, "waiting": 15, "waited_for": 2,
+        "longest": 7500.0, "wrong": 2,
+        "losses": [{"at": 1.7e9, "name": "lost", "fence": 5, "held": 2.5, "reason": "it expired"}],
+        "seen": {"since": 1.7e9, "acquired": 11, "released": 22, "ran_out": 33},
+        "own": {"acquired": 1, "lost": 2, "refused": 3, "waiting": 4}
+    }"""),
     "locks": [BUSY, FREE, CALM],
-    "lock": None,
-    "waiting": 15,
-    "waited_for": 2,
-    "longest": 7500.0,
-    "wrong": 2,
     "nodes": [NODE, AWAY, {**NODE, "node": "redis://c"}],
-    "losses": [{"at": 1.7e9, "name": "lost", "fence": 5, "held": 2.5, "reason": "it expired"}],
-    "seen": {"since": 1.7e9, "acquired": 11, "released": 22, "ran_out": 33},
-    "own": {"acquired": 1, "lost": 2, "refused": 3, "waiting": 4},
     "history": [{**POINT, "at": 1.7e9 - 5}, POINT],
 }
 VIEW: dict[str, Any] = {"remaining": None, "fence": 0, "error": None, "holder": None}
 LEASE: dict[str, Any] = {
-    "part": "0",
-    "holder": "host:1:task",
-    "host": "host",
-    "pid": 1,
-    "task": "task",
-    "held": 250.0,
-    "exact": True,
-    "fence": 77,
-    "remaining": 8.2,
-    "nodes": 2,
-    "agreed": False,
-    "note": "nodes disagree",
-    "ours": True,
-    "message": "http://leader",
+    **json.loads("""{
+        "part": "0", "holder": "host:1:task", "host": "host", "pid": 1, "task": "task",
+        "held": 250.0, "exact": true, "fence": 77, "remaining": 8.2, "nodes": 2, "agreed": false,
+        "note": "nodes disagree", "ours": true, "message": "http://leader"
+    }"""),
     "views": [
         {**VIEW, "node": "redis://a", "holder": "host:1", "remaining": 8.2},
         {**VIEW, "node": "redis://b", "error": "down"},
         {**VIEW, "node": "redis://c"},
     ],
 }
-PLACE: dict[str, Any] = {
-    "label": "web:7:x",
-    "host": "web",
-    "pid": 7,
-    "task": "x",
-    "woken": True,
-    "shared": True,
-    "waited": 4500.0,
-}
+PLACE: dict[str, Any] = json.loads("""{
+    "label": "web:7:x", "host": "web", "pid": 7, "task": "x", "woken": true, "shared": true,
+    "waited": 4500.0
+}""")
 ELSEWHERE = {**PLACE, "label": "x", "host": None, "pid": None, "task": None, "waited": None}
-PAST = {
-    "kind": "semaphore",
-    "part": "0",
-    "holder": "before:1",
+PAST: dict[str, Any] = {
+    **json.loads("""{
+        "kind": "semaphore", "part": "0", "holder": "before:1", "ended": "ran out"
+    }"""),
     "since": 1.7e9 - 400,
     "until": 1.7e9 - 300,
-    "ended": "ran out",
 }
 LOCK: dict[str, Any] = {
-    "name": "jobs",
+    **json.loads("""{
+        "name": "jobs"
+    }"""),
     "watched": 1.7e9 - 450,
     "kinds": [{**BUSY, "leases": [LEASE], "queue": [PLACE, ELSEWHERE], "here": 0}],
     "past": [PAST],
