@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,25 @@ REPLIES = {
     "REFUSAL": f"*4, :0, :100, +you, :{CLOCK}000000",
     "NOSCRIPT": "-NOSCRIPT No matching script",
 }
+
+
+def cases(table: str) -> dict[str, tuple[str, ...]]:
+    """Read a table: names, and below each, indented, the lines of its dialogue.
+
+    What is indented further goes on with the line above it.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    name = ""
+    for line in textwrap.dedent(table).strip("\n").splitlines():
+        text = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if depth == 0:
+            found[name := text] = ()
+        elif depth == 2:
+            found[name] += (text,)
+        else:
+            found[name] = (*found[name][:-1], f"{found[name][-1]} {text}")
+    return found
 
 
 def command(words: str) -> Command:

@@ -9,108 +9,94 @@ import pytest
 from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas
 from asynclock._nodes.replicated.roster import Term
 from asynclock._nodes.replies import Failure
-from tests.tables.nodes.links import CLOCK, Dialogue
+from tests.tables.nodes.links import CLOCK, Dialogue, cases
 from tests.waiting import in_virtual_time
 
 GRANTED = f"[1, 5, {CLOCK}000000]"
 HEARD = "clock 0, asked at 0.0"
 WRITES = "tick -> writes acquire me, WAIT 1 500"
 """For half of the node timeout: a write may have to wait for the WAIT before its own."""
-ONE: dict[str, tuple[str, ...]] = {
-    "a grant is held back until it is acknowledged": (
-        "ask acquire me",
-        WRITES,
-        f"reads GRANT -> {HEARD}",
-        f"reads :1 -> acquire me: {GRANTED}",
-        "tick",
-    ),
-    "a refusal passes at once": (
-        "ask acquire me",
-        WRITES,
-        f"reads REFUSAL -> {HEARD}; acquire me: [0, 100, b'you', {CLOCK}000000]",
-        "reads :0",
-    ),
-    "writes during a WAIT share the next one": (
-        "ask acquire a",
-        "tick -> writes acquire a, WAIT 1 500",
-        "ask acquire b",
-        "ask acquire c",
-        "tick -> writes acquire b, acquire c",
-        f"reads GRANT, :1 -> {HEARD}; acquire a: {GRANTED}",
-        "tick -> writes WAIT 1 500",
-        f"reads GRANT, GRANT -> {HEARD}",
-        f"reads :1 -> acquire b: {GRANTED}; acquire c: {GRANTED}",
-        "tick",
-    ),
-    "what is written at once has its WAIT behind it": (
-        "now acquire me -> writes acquire me, WAIT 1 500",
-    ),
-    "what writes nothing is not waited for": (
-        "ask a",
-        "ask release me",
-        "tick -> writes a, release me",
-        "releasing? -> True",
-        "reads +x, *1, :1 -> a: x; release me: [1]",
-        "releasing? -> False",
-    ),
-    "a grant that came after its WAIT, with the script, gets another one": (
-        "ask acquire me",
-        WRITES,
-        "reads NOSCRIPT, :1",
-        "tick -> writes with source acquire me",
-        f"reads GRANT -> {HEARD}",
-        "tick -> writes WAIT 1 500",
-        f"reads :1 -> acquire me: {GRANTED}",
-    ),
-    "a grant that no WAIT covers fails with its connection": (
-        "ask acquire me",
-        WRITES,
-        "reads NOSCRIPT, :2",
-        "tick -> writes with source acquire me",
-        "behind",
-        "ask a",
-        "tick",
-        "ask acquire you",
-        f"reads GRANT -> {HEARD}",
-        (
-            "lose -> end of a, acquire you; a: ! the server closed the connection; "
-            "acquire you: ! the server closed the connection"
-        ),
-        "tick -> acquire me: ! the connection was lost before the grant was acknowledged",
-    ),
-    "each grant is answered once when its connection is lost": (
-        "ask acquire a",
-        "tick -> writes acquire a, WAIT 1 500",
-        "ask acquire b",
-        "tick -> writes acquire b",
-        f"reads GRANT -> {HEARD}",
-        (
-            "lose -> end of WAIT 1 500, acquire b; acquire a: ! the server closed the connection; "
-            "acquire b: ! the server closed the connection"
-        ),
-        "tick",
-        "releasing? -> False",
-        "closed? -> True",
-    ),
-    "a connection can be ended while it waits": (
-        "ask acquire me",
-        WRITES,
-        f"reads GRANT -> {HEARD}",
-        "close another primary was named",
-        "tick -> end of WAIT 1 500; acquire me: ! another primary was named",
-    ),
-    "it tells of its connection what the connection is": (
-        "ask a",
-        "wait 1.1 -> writes a; a: ! no answer within 1 s",
-        "stalled? -> since 1.00",
-        "reads +x",
-        "stalled? -> no",
-        "stuck",
-        "closed? -> False",
-        "finish -> end",
-        "closed? -> True",
-    ),
-}
+ONE = cases(f"""
+    a grant is held back until it is acknowledged
+      ask acquire me
+      {WRITES}
+      reads GRANT -> {HEARD}
+      reads :1 -> acquire me: {GRANTED}
+      tick
+    a refusal passes at once
+      ask acquire me
+      {WRITES}
+      reads REFUSAL -> {HEARD}; acquire me: [0, 100, b'you', {CLOCK}000000]
+      reads :0
+    writes during a WAIT share the next one
+      ask acquire a
+      tick -> writes acquire a, WAIT 1 500
+      ask acquire b
+      ask acquire c
+      tick -> writes acquire b, acquire c
+      reads GRANT, :1 -> {HEARD}; acquire a: {GRANTED}
+      tick -> writes WAIT 1 500
+      reads GRANT, GRANT -> {HEARD}
+      reads :1 -> acquire b: {GRANTED}; acquire c: {GRANTED}
+      tick
+    what is written at once has its WAIT behind it
+      now acquire me -> writes acquire me, WAIT 1 500
+    what writes nothing is not waited for
+      ask a
+      ask release me
+      tick -> writes a, release me
+      releasing? -> True
+      reads +x, *1, :1 -> a: x; release me: [1]
+      releasing? -> False
+    a grant that came after its WAIT, with the script, gets another one
+      ask acquire me
+      {WRITES}
+      reads NOSCRIPT, :1
+      tick -> writes with source acquire me
+      reads GRANT -> {HEARD}
+      tick -> writes WAIT 1 500
+      reads :1 -> acquire me: {GRANTED}
+    a grant that no WAIT covers fails with its connection
+      ask acquire me
+      {WRITES}
+      reads NOSCRIPT, :2
+      tick -> writes with source acquire me
+      behind
+      ask a
+      tick
+      ask acquire you
+      reads GRANT -> {HEARD}
+      lose -> end of a, acquire you; a: ! the server closed the connection;
+        acquire you: ! the server closed the connection
+      tick -> acquire me: ! the connection was lost before the grant was acknowledged
+    each grant is answered once when its connection is lost
+      ask acquire a
+      tick -> writes acquire a, WAIT 1 500
+      ask acquire b
+      tick -> writes acquire b
+      reads GRANT -> {HEARD}
+      lose -> end of WAIT 1 500, acquire b; acquire a: ! the server closed the connection;
+        acquire b: ! the server closed the connection
+      tick
+      releasing? -> False
+      closed? -> True
+    a connection can be ended while it waits
+      ask acquire me
+      {WRITES}
+      reads GRANT -> {HEARD}
+      close another primary was named
+      tick -> end of WAIT 1 500; acquire me: ! another primary was named
+    it tells of its connection what the connection is
+      ask a
+      wait 1.1 -> writes a; a: ! no answer within 1 s
+      stalled? -> since 1.00
+      reads +x
+      stalled? -> no
+      stuck
+      closed? -> False
+      finish -> end
+      closed? -> True
+""")
 for op in ("extend me", "raise me", "prepare 1", "accept 1", "batch acquire:a"):
     ONE[f"{op} is held back like an acquire"] = (
         f"ask {op}",

@@ -12,206 +12,195 @@ from asynclock import _forks
 from asynclock._nodes import link
 from asynclock._nodes.script import Command
 from asynclock._primitives.lock import spec
-from tests.tables.nodes.links import Dialogue, command
+from tests.tables.nodes.links import Dialogue, cases, command
 from tests.waiting import in_virtual_time
 
 MANY = link.WRITE_AT
 CLOCK_1, CLOCK_2 = (f"*2, :1, :170000000{n}000000" for n in (1, 2))
 NO_ANSWER = "! no answer within 1 s"
 
-SENT = {
-    "what a tick asks for is one write": ("ask a", "ask b", "tick -> writes a, b"),
-    "the server can begin with the first of many": (
-        f"ask {MANY} times a -> writes {MANY} × a",
-        "ask b",
-        "tick -> writes b",
-    ),
-    "what is sent now goes behind what waits": ("ask a", "now b -> writes a, b", "tick"),
-    "a peer that is behind is sent nothing until it has caught up": (
-        "behind",
-        "ask a",
-        "tick",
-        "now b",
-        "caught up",
-        "tick -> writes a, b",
-        "ask c",
-        "tick -> writes c",
-    ),
-    "all that was queued for it is written, though nothing more is asked": (
-        "behind",
-        f"ask {MANY + 1} times a",
-        "wait 0.1",
-        "caught up",
-        f"tick -> writes {MANY + 1} × a",
-    ),
-    "a change of our own wakes who watches the key": (
-        "watches k",
-        "ask release me",
-        "tick -> writes release me",
-    ),
-}
-ANSWERS = {
-    "each command has its own timeout": (
-        "ask a",
-        "wait 0.25 -> writes a",
-        "ask b",
-        "tick -> writes b",
-        "wait 0.74",
-        f"wait 0.02 -> a: {NO_ANSWER}",
-        "stalled? -> since 1.00",
-        "wait 0.23",
-        f"wait 0.02 -> b: {NO_ANSWER}",
-        "stalled? -> since 1.00",
-    ),
-    "late replies go to nobody, and the next one to its own command": (
-        "ask 2 times late",
-        "tick -> writes 2 × late",
-        f"wait 1.01 -> 2 × late: {NO_ANSWER}",
-        "ask own",
-        "tick -> writes own",
-        "reads +late",
-        "stalled? -> since 1.00",
-        "reads +late",
-        "stalled? -> no",
-        "reads +own -> own: own",
-    ),
-    "pushes are nobody's reply": (
-        "ask a",
-        "tick -> writes a",
-        "reads >2, +invalidate, *1, +k, +PONG -> push [b'invalidate', [b'k']]; a: PONG",
-    ),
-    "the reply to a task that no longer waits goes to nobody": (
-        "future a",
-        "ask b",
-        "cancel a",
-        "tick -> writes a, b",
-        "reads +1, +2 -> b: 2",
-    ),
-    "the time for a handshake is not given to what follows": (
-        "ask a",
-        "greet 0.2",
-        "tick -> writes a",
-        "wait 0.19",
-        "wait 0.02 -> a: ! no answer within 0.2 s",
-    ),
-}
-STANDSTILLS = {
-    "a reply that lies unread while our loop stands still is waited for": (
-        "ask a",
-        "tick -> writes a",
-        "stand 1.5",
-        "tick",
-        "reads +PONG -> a: PONG",
-    ),
-    "after a short standstill a silent server has as much time more": (
-        "ask a",
-        "tick -> writes a",
-        "stand 1.4",
-        "wait 0.39",
-        f"wait 0.02 -> a: {NO_ANSWER}",
-    ),
-    "after a long one it has one timeout": (
-        "ask a",
-        "tick -> writes a",
-        "stand 5",
-        "wait 0.99",
-        f"wait 0.02 -> a: {NO_ANSWER}",
-    ),
-    "a loop that is always late gives a silent server eight timeouts": (
-        "ask a",
-        "tick -> writes a",
-        *["stand 1.5", "tick"] * 5,
-        "stand 1.5",
-        f"tick -> a: {NO_ANSWER}",
-    ),
-}
+SENT = cases(f"""
+    what a tick asks for is one write
+      ask a
+      ask b
+      tick -> writes a, b
+    the server can begin with the first of many
+      ask {MANY} times a -> writes {MANY} × a
+      ask b
+      tick -> writes b
+    what is sent now goes behind what waits
+      ask a
+      now b -> writes a, b
+      tick
+    a peer that is behind is sent nothing until it has caught up
+      behind
+      ask a
+      tick
+      now b
+      caught up
+      tick -> writes a, b
+      ask c
+      tick -> writes c
+    all that was queued for it is written, though nothing more is asked
+      behind
+      ask {MANY + 1} times a
+      wait 0.1
+      caught up
+      tick -> writes {MANY + 1} × a
+    a change of our own wakes who watches the key
+      watches k
+      ask release me
+      tick -> writes release me
+""")
+ANSWERS = cases(f"""
+    each command has its own timeout
+      ask a
+      wait 0.25 -> writes a
+      ask b
+      tick -> writes b
+      wait 0.74
+      wait 0.02 -> a: {NO_ANSWER}
+      stalled? -> since 1.00
+      wait 0.23
+      wait 0.02 -> b: {NO_ANSWER}
+      stalled? -> since 1.00
+    late replies go to nobody, and the next one to its own command
+      ask 2 times late
+      tick -> writes 2 × late
+      wait 1.01 -> 2 × late: {NO_ANSWER}
+      ask own
+      tick -> writes own
+      reads +late
+      stalled? -> since 1.00
+      reads +late
+      stalled? -> no
+      reads +own -> own: own
+    pushes are nobody's reply
+      ask a
+      tick -> writes a
+      reads >2, +invalidate, *1, +k, +PONG -> push [b'invalidate', [b'k']]; a: PONG
+    the reply to a task that no longer waits goes to nobody
+      future a
+      ask b
+      cancel a
+      tick -> writes a, b
+      reads +1, +2 -> b: 2
+    the time for a handshake is not given to what follows
+      ask a
+      greet 0.2
+      tick -> writes a
+      wait 0.19
+      wait 0.02 -> a: ! no answer within 0.2 s
+""")
+STANDSTILLS = cases(f"""
+    a reply that lies unread while our loop stands still is waited for
+      ask a
+      tick -> writes a
+      stand 1.5
+      tick
+      reads +PONG -> a: PONG
+    after a short standstill a silent server has as much time more
+      ask a
+      tick -> writes a
+      stand 1.4
+      wait 0.39
+      wait 0.02 -> a: {NO_ANSWER}
+    after a long one it has one timeout
+      ask a
+      tick -> writes a
+      stand 5
+      wait 0.99
+      wait 0.02 -> a: {NO_ANSWER}
+    a loop that is always late gives a silent server eight timeouts
+      ask a
+      tick -> writes a
+      stand 1.5
+      tick
+      stand 1.5
+      tick
+      stand 1.5
+      tick
+      stand 1.5
+      tick
+      stand 1.5
+      tick
+      stand 1.5
+      tick -> a: {NO_ANSWER}
+""")
 UNASKED = "! it sent a reply without a request"
 GARBAGE = "! it does not speak the Redis protocol"
-ENDS = {
-    "more replies than requests are all worth nothing": (
-        "ask a",
-        "tick -> writes a",
-        "reads +1, +2",
-        f"tick -> end of a; a: {UNASKED}",
-        f"ask b -> b: {UNASKED}",
-    ),
-    "an error that nobody asked for needs no person once the server is known": (
-        "reads -NOAUTH Authentication required.",
-        "tick -> end",
-        f"ask a -> a: {UNASKED}",
-    ),
-    "a sink that can't read its reply gets a failure": (
-        "ask strict",
-        "ask a",
-        "tick -> writes strict, a",
-        "reads +odd -> raises what is this?",
-        "lose odd -> end of strict, a; strict: ! connection lost: odd; a: ! connection lost: odd",
-    ),
-    "what was queued is written before a close": (
-        "ask release me",
-        "close enough -> writes release me",
-        "tick -> end of release me; release me: ! enough",
-    ),
-    "what was queued is written before a finish": (
-        "ask release me",
-        "finish -> writes release me; end of release me; release me: ! closed",
-    ),
-    "a peer that is stuck delays the end by one timeout": (
-        "stuck",
-        "finish -> end",
-        "time? -> 1.00",
-    ),
-    "the node learns of all without a reply before its sinks do, each of which has one answer": (
-        "ask release late",
-        "tick -> writes release late",
-        f"wait 1.1 -> release late: {NO_ANSWER}",
-        "ask release new",
-        "releasing? -> True",
-        "lose reset -> end of release late, release new; release new: ! connection lost: reset",
-        "releasing? -> False",
-        "wait 3",
-    ),
-    "what was queued when the connection was lost is written nowhere": (
-        "ask a",
-        "lose -> end of a; a: ! the server closed the connection",
-        "tick",
-    ),
-    "a release is under way until its reply": (
-        "ask a",
-        "releasing? -> False",
-        "ask release me",
-        "tick -> writes a, release me",
-        "reads +PONG -> a: PONG",
-        "releasing? -> True",
-        "reads *1, :1 -> release me: [1]",
-        "releasing? -> False",
-    ),
-    "so is a release inside a batch": (
-        "ask batch acquire:a",
-        "releasing? -> False",
-        "ask batch acquire:a release:b",
-        "releasing? -> True",
-        "tick -> writes batch acquire:a, batch acquire:a release:b",
-        "reads *1, :0, *1, :0 -> batch acquire:a: [0]; batch acquire:a release:b: [0]",
-        "releasing? -> False",
-    ),
-    "a server that knew us may refuse our certificate for a while": (
-        "ask a",
-        "lose TLSV1_ALERT_UNKNOWN_CA -> end of a; a: ! connection lost: alert",
-    ),
-    "the link to a demoted primary ends": (
-        "ask a",
-        "tick -> writes a",
-        "reads -READONLY You can't -> a: ! READONLY You can't (READONLY)",
-        "tick -> end; READONLY",
-    ),
-    "garbage ends the connection": (
-        "ask a",
-        "tick -> writes a",
-        "reads HTTP/1.1 400 Bad Request",
-        f"tick -> end of a; NOTREDIS; a: {GARBAGE} (NOTREDIS)",
-    ),
-}
+ENDS = cases(f"""
+    more replies than requests are all worth nothing
+      ask a
+      tick -> writes a
+      reads +1, +2
+      tick -> end of a; a: {UNASKED}
+      ask b -> b: {UNASKED}
+    an error that nobody asked for needs no person once the server is known
+      reads -NOAUTH Authentication required.
+      tick -> end
+      ask a -> a: {UNASKED}
+    a sink that can't read its reply gets a failure
+      ask strict
+      ask a
+      tick -> writes strict, a
+      reads +odd -> raises what is this?
+      lose odd -> end of strict, a; strict: ! connection lost: odd; a: ! connection lost: odd
+    what was queued is written before a close
+      ask release me
+      close enough -> writes release me
+      tick -> end of release me; release me: ! enough
+    what was queued is written before a finish
+      ask release me
+      finish -> writes release me; end of release me; release me: ! closed
+    a peer that is stuck delays the end by one timeout
+      stuck
+      finish -> end
+      time? -> 1.00
+    the node learns of all without a reply before its sinks do, each of which has one answer
+      ask release late
+      tick -> writes release late
+      wait 1.1 -> release late: {NO_ANSWER}
+      ask release new
+      releasing? -> True
+      lose reset -> end of release late, release new; release new: ! connection lost: reset
+      releasing? -> False
+      wait 3
+    what was queued when the connection was lost is written nowhere
+      ask a
+      lose -> end of a; a: ! the server closed the connection
+      tick
+    a release is under way until its reply
+      ask a
+      releasing? -> False
+      ask release me
+      tick -> writes a, release me
+      reads +PONG -> a: PONG
+      releasing? -> True
+      reads *1, :1 -> release me: [1]
+      releasing? -> False
+    so is a release inside a batch
+      ask batch acquire:a
+      releasing? -> False
+      ask batch acquire:a release:b
+      releasing? -> True
+      tick -> writes batch acquire:a, batch acquire:a release:b
+      reads *1, :0, *1, :0 -> batch acquire:a: [0]; batch acquire:a release:b: [0]
+      releasing? -> False
+    a server that knew us may refuse our certificate for a while
+      ask a
+      lose TLSV1_ALERT_UNKNOWN_CA -> end of a; a: ! connection lost: alert
+    the link to a demoted primary ends
+      ask a
+      tick -> writes a
+      reads -READONLY You can't -> a: ! READONLY You can't (READONLY)
+      tick -> end; READONLY
+    garbage ends the connection
+      ask a
+      tick -> writes a
+      reads HTTP/1.1 400 Bad Request
+      tick -> end of a; NOTREDIS; a: {GARBAGE} (NOTREDIS)
+""")
 for inside in ("READONLY no", "ERR script: -READONLY no"):
     ENDS[f"so it does if one name of a batch was refused: {inside}"] = (
         "ask batch acquire:a acquire:b",
@@ -222,138 +211,112 @@ for inside in ("READONLY no", "ERR script: -READONLY no"):
         ),
         "tick -> end; READONLY",
     )
-STRANGERS = {
-    "an error before the login is the server's refusal": (
-        "reads -NOPERM this host may not connect",
-        "tick -> end; NOPERM",
-        "ask a -> a: ! NOPERM this host may not connect (permanent NOPERM)",
-    ),
-    "a refused certificate needs a person": (
-        "ask a",
-        (
-            "lose TLSV1_ALERT_UNKNOWN_CA -> "
-            "end of a; NOTRUST; a: ! connection lost: alert (permanent NOTRUST)"
-        ),
-    ),
-    "so does garbage": (
-        "ask a",
-        "tick -> writes a",
-        "reads HTTP/1.1 400 Bad Request",
-        f"tick -> end of a; NOTREDIS; a: {GARBAGE} (permanent NOTREDIS)",
-    ),
-}
-FORGOTTEN = {
-    "a rejected command goes again with the script, and what undoes it behind it": (
-        "ask acquire me",
-        "ask release me",
-        "ask release other",
-        "tick -> writes acquire me, release me, release other",
-        "reads NOSCRIPT",
-        "tick -> writes with source acquire me, with source release me",
-        "reads NOSCRIPT, *1, :1 -> release other: [1]",
-        "tick -> writes with source release me",
-        "reads *1, :5 -> acquire me: [5]",
-        "reads *1, :1, *1, :2 -> release me: [2]",
-    ),
-    "leaves and releases go again in their order, by the owner and by the ticket": (
-        "ask acquire me 1 ticket",
-        "ask leave ticket 1",
-        "ask release me",
-        "ask acquire other",
-        "ask leave ticket 2",
-        (
-            "tick -> writes acquire me 1 ticket, leave ticket 1, release me, acquire other, "
-            "leave ticket 2"
-        ),
-        "reads NOSCRIPT",
-        (
-            "tick -> writes with source acquire me 1 ticket, with source release me, "
-            "with source leave ticket 1, with source leave ticket 2"
-        ),
-        "reads NOSCRIPT, *1, :0 -> release me: [0]",
-        "tick -> writes with source leave ticket 1",
-    ),
-    "a release that is the ticket of an acquire behind it goes again only behind its own": (
-        "ask acquire me",
-        "ask release me",
-        "ask acquire other 1 me",
-        "tick -> writes acquire me, release me, acquire other 1 me",
-        "reads NOSCRIPT, NOSCRIPT, NOSCRIPT",
-        (
-            "tick -> writes with source acquire me, 2 × with source release me, "
-            "with source acquire other 1 me"
-        ),
-    ),
-    "a batch is looked at name by name": (
-        "ask batch acquire:a acquire:b",
-        "ask batch release:a release:b release:c",
-        "tick -> writes batch acquire:a acquire:b, batch release:a release:b release:c",
-        "reads NOSCRIPT",
-        (
-            "tick -> writes with source batch acquire:a acquire:b, with source release a, "
-            "with source release b"
-        ),
-    ),
-    "a script is sent with its source once": (
-        "ask pass me",
-        "tick -> writes pass me",
-        "reads NOSCRIPT",
-        "tick -> writes with source pass me",
-        "reads NOSCRIPT -> pass me: ! NOSCRIPT No matching script (NOSCRIPT)",
-        "tick",
-    ),
-    "what must go right before it goes right before it again": (
-        "tracks",
-        "arm read",
-        "ask acquire me",
-        "arm read me",
-        "tick -> writes CLIENT CACHING YES, read, acquire me, CLIENT CACHING YES, read me",
-        "reads +OK, +value, NOSCRIPT, +OK, NOSCRIPT -> read: value",
-        "tick -> writes with source acquire me, CLIENT CACHING YES, with source read me",
-    ),
-    "no push is asked for where the server has none": ("arm read", "tick -> writes read"),
-    "a server's own command has no script": (
-        "ask a",
-        "tick -> writes a",
-        "reads NOSCRIPT -> a: ! NOSCRIPT No matching script (NOSCRIPT)",
-        "tick",
-    ),
-}
+STRANGERS = cases(f"""
+    an error before the login is the server's refusal
+      reads -NOPERM this host may not connect
+      tick -> end; NOPERM
+      ask a -> a: ! NOPERM this host may not connect (permanent NOPERM)
+    a refused certificate needs a person
+      ask a
+      lose TLSV1_ALERT_UNKNOWN_CA -> end of a; NOTRUST;
+        a: ! connection lost: alert (permanent NOTRUST)
+    so does garbage
+      ask a
+      tick -> writes a
+      reads HTTP/1.1 400 Bad Request
+      tick -> end of a; NOTREDIS; a: {GARBAGE} (permanent NOTREDIS)
+""")
+FORGOTTEN = cases("""
+    a rejected command goes again with the script, and what undoes it behind it
+      ask acquire me
+      ask release me
+      ask release other
+      tick -> writes acquire me, release me, release other
+      reads NOSCRIPT
+      tick -> writes with source acquire me, with source release me
+      reads NOSCRIPT, *1, :1 -> release other: [1]
+      tick -> writes with source release me
+      reads *1, :5 -> acquire me: [5]
+      reads *1, :1, *1, :2 -> release me: [2]
+    leaves and releases go again in their order, by the owner and by the ticket
+      ask acquire me 1 ticket
+      ask leave ticket 1
+      ask release me
+      ask acquire other
+      ask leave ticket 2
+      tick -> writes acquire me 1 ticket, leave ticket 1, release me, acquire other, leave ticket 2
+      reads NOSCRIPT
+      tick -> writes with source acquire me 1 ticket, with source release me,
+        with source leave ticket 1, with source leave ticket 2
+      reads NOSCRIPT, *1, :0 -> release me: [0]
+      tick -> writes with source leave ticket 1
+    a release that is the ticket of an acquire behind it goes again only behind its own
+      ask acquire me
+      ask release me
+      ask acquire other 1 me
+      tick -> writes acquire me, release me, acquire other 1 me
+      reads NOSCRIPT, NOSCRIPT, NOSCRIPT
+      tick ->
+        writes with source acquire me, 2 × with source release me, with source acquire other 1 me
+    a batch is looked at name by name
+      ask batch acquire:a acquire:b
+      ask batch release:a release:b release:c
+      tick -> writes batch acquire:a acquire:b, batch release:a release:b release:c
+      reads NOSCRIPT
+      tick ->
+        writes with source batch acquire:a acquire:b, with source release a, with source release b
+    a script is sent with its source once
+      ask pass me
+      tick -> writes pass me
+      reads NOSCRIPT
+      tick -> writes with source pass me
+      reads NOSCRIPT -> pass me: ! NOSCRIPT No matching script (NOSCRIPT)
+      tick
+    what must go right before it goes right before it again
+      tracks
+      arm read
+      ask acquire me
+      arm read me
+      tick -> writes CLIENT CACHING YES, read, acquire me, CLIENT CACHING YES, read me
+      reads +OK, +value, NOSCRIPT, +OK, NOSCRIPT -> read: value
+      tick -> writes with source acquire me, CLIENT CACHING YES, with source read me
+    no push is asked for where the server has none
+      arm read
+      tick -> writes read
+    a server's own command has no script
+      ask a
+      tick -> writes a
+      reads NOSCRIPT -> a: ! NOSCRIPT No matching script (NOSCRIPT)
+      tick
+""")
 BATCH = "batch release:a acquire:b release:c"
-LATE = {
-    "a batch that was denied late is repeated name by name, as far as it releases": (
-        f"ask {BATCH}",
-        f"wait 1.01 -> writes {BATCH}; {BATCH}: {NO_ANSWER}",
-        "reads -NOPERM no permissions to access one of the keys",
-        "tick -> writes release a, release c",
-        "reads -NOPERM no permissions to access one of the keys, *1, :1",
-        "tick",
-    ),
-    "another late error is no reason to repeat it": (
-        f"ask {BATCH}",
-        f"wait 1.01 -> writes {BATCH}; {BATCH}: {NO_ANSWER}",
-        "reads -OOM command not allowed",
-        "tick",
-    ),
-    "of what a forgetful server rejected late, releases go again with the script": (
-        "ask batch acquire:a release:b",
-        "ask release c",
-        "ask acquire d",
-        (
-            "wait 1.01 -> writes batch acquire:a release:b, release c, acquire d; "
-            f"batch acquire:a release:b: {NO_ANSWER}; "
-            f"release c: {NO_ANSWER}; acquire d: {NO_ANSWER}"
-        ),
-        "reads NOSCRIPT, NOSCRIPT, NOSCRIPT",
-        "tick -> writes with source release b, with source release c",
-    ),
-    "a release that is denied alone stays denied": (
-        "ask release a",
-        f"wait 1.01 -> writes release a; release a: {NO_ANSWER}",
-        "reads -NOPERM no permissions",
-        "tick",
-    ),
-}
+LATE = cases(f"""
+    a batch that was denied late is repeated name by name, as far as it releases
+      ask {BATCH}
+      wait 1.01 -> writes {BATCH}; {BATCH}: {NO_ANSWER}
+      reads -NOPERM no permissions to access one of the keys
+      tick -> writes release a, release c
+      reads -NOPERM no permissions to access one of the keys, *1, :1
+      tick
+    another late error is no reason to repeat it
+      ask {BATCH}
+      wait 1.01 -> writes {BATCH}; {BATCH}: {NO_ANSWER}
+      reads -OOM command not allowed
+      tick
+    of what a forgetful server rejected late, releases go again with the script
+      ask batch acquire:a release:b
+      ask release c
+      ask acquire d
+      wait 1.01 -> writes batch acquire:a release:b, release c, acquire d;
+        batch acquire:a release:b: {NO_ANSWER}; release c: {NO_ANSWER}; acquire d: {NO_ANSWER}
+      reads NOSCRIPT, NOSCRIPT, NOSCRIPT
+      tick -> writes with source release b, with source release c
+    a release that is denied alone stays denied
+      ask release a
+      wait 1.01 -> writes release a; release a: {NO_ANSWER}
+      reads -NOPERM no permissions
+      tick
+""")
 KNOWN = {**SENT, **ANSWERS, **STANDSTILLS, **ENDS, **FORGOTTEN, **LATE}
 
 

@@ -18,350 +18,302 @@ from asynclock._nodes.owed import RETRY_MARGIN, ConnectBacklog, PendingReleases
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT
-from tests.tables.nodes.links import command
+from tests.tables.nodes.links import cases, command
 from tests.tables.nodes.nodes import CLOCK, MAX_TTL, NODE_TIMEOUT, by_hand
 from tests.waiting import in_virtual_time, until
 
 LATE = 8 * NODE_TIMEOUT + RETRY_MARGIN
 """Seconds for which a server may take what a connection that broke had carried to it."""
 INHERITED = CONNECTION_INHERITED.cause
+REFUSED = "the handshake failed: ConnectionRefusedError: refused"
+FORGOT = "it has forgotten its keys since this change began"
+NO_CONNECTION = "no connection within node_timeout=0.25 s"
 
-CONNECTIONS = {
-    "an attempt may take longer after each that failed, up to a limit": (
-        "fails 5 refused",
-        "wait 1",
-        "limits? -> 0.25 0.5 1.0 2.0 2.0 2.0",
-        "comes",
-        "ends gone",
-        "wait 0.01",
-        "limits? -> 0.25 0.5 1.0 2.0 2.0 2.0 0.25",
-    ),
-    "a node that was away for long is still tried": ("fails 1500 refused", "comes", "state? -> up"),
-    "a new connection forgets what was wrong, and wakes who waits": (
-        "fails refused",
-        "state? -> down",
-        "cause? -> the handshake failed: ConnectionRefusedError: refused",
-        "comes",
-        "state? -> up",
-        "note OOM command not allowed",
-        "cause? -> OOM command not allowed",
-        "ends gone",
-        "state? -> connecting",
-        "cause?  -> ",
-        "comes -> wakes all",
-        "state? -> up",
-        "cause?  -> ",
-    ),
-    "an error instead of a vote is shown until the next vote": (
-        "note OOM command not allowed",
-        "cause?  -> ",
-        "comes",
-        "note OOM command not allowed",
-        "cause? -> OOM command not allowed",
-        "note ",
-        "cause?  -> ",
-    ),
-    "a replica is of no use until it is a primary": (
-        "ask a",
-        "comes role=slave -> a: ! it is a replica, not a primary (permanent)",
-        "state? -> rejected",
-        "cause? -> it is a replica, not a primary",
-        "events?  -> ",
-        "wait 0.2 -> closes: it was a replica",
-        "comes role=master -> wakes all",
-        "state? -> quarantined",
-    ),
-    "a Sentinel is told as such": (
-        "ask a",
-        "comes role=sentinel -> a: ! it is a sentinel, not a primary (permanent)",
-    ),
-    "what became a replica has no keys of its own when it is a primary again": (
-        "comes",
-        "ends READONLY it is no longer a primary",
-        "comes -> wakes all",
-        "votes? -> 10.1",
-    ),
-    "a node is asked for its time unless it is silent": (
-        "check",
-        "comes",
-        "check -> sends TIME",
-        "wait 0.1",
-        "replies TIME = [b'1700000000', b'500000']",
-        "check -> sends TIME",
-        "replies TIME = ! no answer within 0.25 s",
-        "silent",
-        "check",
-        "state? -> stalled",
-        "cause? -> it does not answer in time",
-    ),
-    "pushes are asked for, also by what waits for the connection": (
-        "arm a",
-        "comes -> sends a behind CLIENT CACHING YES",
-        "ask a -> sends a",
-        "arm a -> sends a behind CLIENT CACHING YES",
-    ),
-    "a push wakes for each key, and odd ones harm nobody": (
-        "comes",
-        "push []",
-        "push [b'message', b'a']",
-        "push [b'invalidate', [b'a', b'\\xc3\\xa9', b'\\xff']] -> wakes a; wakes é; wakes \udcff",
-        "push [b'invalidate', None] -> wakes all",
-    ),
-    "the end of a broken connection is waited for, that of a silent one is not": (
-        "comes",
-        "ends reset",
-        "state? -> connecting",
-        "ask a",
-        "comes -> sends a; wakes all",
-        "silent",
-        "ends reset",
-        "state? -> down",
-        "ask a -> a: ! reset",
-    ),
-    "nor is one that a person must put right": (
-        "comes",
-        "ends permanent wrong",
-        "state? -> down",
-        "ask a -> a: ! wrong (permanent)",
-    ),
-    "a closed node does not connect again": (
-        "comes",
-        "finish -> closes: closed",
-        "wait 1",
-        "limits? -> 0.25",
-        "events? -> NodeUp",
-    ),
-    "a forked child says why it can't ask": (
-        "comes",
-        "fork",
-        f"ask a -> a: ! {INHERITED}",
-        f"cause? -> {INHERITED}",
-    ),
-    "a node without a vote says until when": (
-        "comes run_id=young uptime=4",
-        "state? -> quarantined",
-        "votes? -> 8.1",
-        "wait 8.2 -> sends TIME; sends TIME",
-        "state? -> up",
-        "cause?  -> ",
-    ),
-    "observers hear of an outage each time its cause changes": (
-        "fails 3 refused",
-        "fails 2 away",
-        "comes run_id=young uptime=1",
-        "events? -> NodeDown NodeDown NodeQuarantined NodeUp",
-    ),
-    "a replica is no node that will vote": (
-        "comes run_id=young uptime=1",
-        "ends gone",
-        "comes run_id=young uptime=1 role=slave",
-        "events? -> NodeQuarantined NodeUp",
-    ),
-    "the record is read again, and a node that doesn't answer is left": (
-        "comes",
-        "record -> sends CLIENT CACHING YES; sends HMGET #set accepted value name",
-        "replies HMGET #set accepted value name = ! NOPERM permanent no right",
-        "record -> sends CLIENT CACHING YES; sends HMGET #set accepted value name",
-        "silent",
-        "wait 1",
-        (
-            "replies HMGET #set accepted value name = ! no answer within 0.25 s -> "
-            "sends CLIENT CACHING YES; sends HMGET #set accepted value name"
-        ),
-        "votes? -> 0.0",
-        "answers",
-        (
-            "replies HMGET #set accepted value name = ! backlog -> "
-            "closes: it doesn't answer whether it has kept its keys"
-        ),
-    ),
-    "a flushed node is asked for the record that it lost": (
-        "comes",
-        (
-            "push [b'invalidate', None] -> "
-            "sends CLIENT CACHING YES; sends HMGET #set accepted value name; wakes all"
-        ),
-    ),
-}
-REQUESTS = {
-    "requests wait in order for the first connection": (
-        "ask a",
-        "ask b",
-        "comes -> sends a; sends b",
-        "wait 2.5",
-        "state? -> up",
-    ),
-    "for a node timeout, and later ones not at all": (
-        "ask a",
-        "wait 0.125",
-        "ask b",
-        "wait 0.12",
-        "wait 0.01 -> a: ! {late}; b: ! {late}",
-        "ask c -> c: ! {late}",
-    ),
-    "a second outage is given up as soon as the first": (
-        "comes",
-        "ends gone",
-        "ask a",
-        "wait 0.24",
-        "wait 0.02 -> a: ! {late}",
-    ),
-    "a change from before a node forgot does not wait for it": (
-        "comes",
-        "wait 1",
-        "ends gone",
-        "ask accept 1",
-        "ask b",
-        "wait 0.01",
-        "comes run_id=two uptime=0 -> accept 1: ! {forgot}; sends b; wakes all",
-        "ask prepare 1 -> prepare 1: ! {forgot}",
-        "ask accept 9 -> sends accept 9",
-    ),
-    "a silent node says so, and is sent the releases of what it was asked for": (
-        "comes",
-        "wait 3",
-        "silent",
-        "wait 0.5",
-        "ask a -> a: ! no answer within node_timeout=0.25 s",
-        "deliver release ours asked 2 -> sends release ours",
-        "deliver release late asked 3.1 -> release late: ! no answer within node_timeout=0.25 s",
-    ),
-    "what a silent node was not asked for is not kept for it": (
-        "comes",
-        "silent",
-        "wait 0.5",
-        "ends gone",
-        "deliver release ours asked 0 -> release ours: ! gone",
-        "deliver release late asked 0.1 -> release late: ! gone",
-        "comes -> sends release ours; wakes all",
-    ),
-    "all that is queued is written when the nodes are to write": (
-        "write",
-        "comes",
-        "write -> writes",
-    ),
-    "several names go in one command only where each is safe": (
-        "batches? -> False",
-        "comes",
-        "batches? -> True",
-        "silent",
-        "batches? -> False",
-        "ends gone with acquire late",
-        "comes -> wakes all",
-        "batches? -> False",
-        f"wait {LATE + 0.2}",
-        "batches? -> True",
-    ),
-}
-RELEASES = {
-    "a release made while the node reconnects is sent when it is back": (
-        "comes",
-        "wait 1",
-        "ends gone",
-        "deliver release ours asked 0",
-        "deliver release strange asked 1.01",
-        "fails refused -> release ours: ! {refused}; release strange: ! {refused}",
-        "deliver release strange asked 1.01 -> release strange: ! {refused}",
-        "comes -> sends release ours; wakes all",
-    ),
-    "also if the attempt to reconnect takes too long": (
-        "comes",
-        "wait 1",
-        "ends gone",
-        "deliver release ours asked 0",
-        "deliver release strange asked 1.01",
-        "wait 0.5 -> release ours: ! {late}; release strange: ! {late}",
-        "comes -> sends release ours; wakes all",
-    ),
-    "kept releases go before the acquires that waited": (
-        "comes",
-        "ask acquire me -> sends acquire me",
-        "deliver release me asked 0 -> sends release me",
-        "ends gone with acquire me, release me asked 0",
-        "ask acquire next",
-        "comes -> sends release me; sends acquire next; wakes all",
-    ),
-    "a release that failed is repeated": (
-        "comes",
-        "ends gone with release me asked 0",
-        "comes -> sends release me; wakes all",
-        "replies release me = ! no",
-        f"wait {NODE_TIMEOUT + RETRY_MARGIN + 0.01} -> sends release me",
-        "replies release me = ! no",
-        f"wait {2 * NODE_TIMEOUT + RETRY_MARGIN + 0.01} -> sends release me",
-        "settled? -> False",
-        "replies release me = [1]",
-        "settled? -> True",
-    ),
-    "unless it can never succeed": (
-        "comes",
-        "ends gone with release me asked 0",
-        "comes -> sends release me; wakes all",
-        "replies release me = ! permanent no",
-        "wait 3",
-        "settled? -> True",
-    ),
-    "or its lease is over": (
-        "comes",
-        "ends gone with release a asked 0 for 1, release b asked 0 for 60",
-        "wait 2",
-        "comes -> sends release b; wakes all",
-    ),
-    "or by a node's clock that was set back, is not over": (
-        "comes",
-        "clock 0",
-        "wait 0.2",
-        "clock -5 -> jumps by -5",
-        "ends gone with release a asked 0 for 1",
-        "wait 5.5",
-        "comes -> sends release a; wakes all",
-        "ends gone",
-        "wait 0.6",
-        "comes -> wakes all",
-    ),
-    "a connection that comes at the time of a retry repeats it once": (
-        "comes",
-        "ends gone with release me asked 0",
-        "comes -> sends release me; wakes all",
-        "replies release me = ! no",
-        "ends gone",
-        "comes -> sends release me; wakes all",
-        f"wait {NODE_TIMEOUT + 2 * RETRY_MARGIN}",
-    ),
-    "a leave and a release of the same words are both kept": (
-        "comes",
-        "ends gone with release me asked 0, leave me asked 0, release me asked 0",
-        "kept? -> 2",
-        "comes -> sends release me; sends leave me; wakes all",
-    ),
-    "a node is settled when it has answered every release": (
-        "comes",
-        "settled? -> True",
-        "ends gone",
-        "deliver release me asked 0",
-        "settled? -> False",
-        "comes -> sends release me; wakes all",
-        "settled? -> True",
-        "ends gone",
-        "deliver leave me asked 0",
-        "settled? -> False",
-    ),
-    "a task that is cancelled leaves the link to the releases of others": (
-        "comes",
-        "deliver release a asked 0 -> sends release a",
-    ),
-}
-TEXTS = {
-    "{refused}": "the handshake failed: ConnectionRefusedError: refused",
-    "{forgot}": "it has forgotten its keys since this change began",
-    "{late}": "no connection within node_timeout=0.25 s",
-}
-
-
-def _told(lines: tuple[str, ...]) -> tuple[str, ...]:
-    for word, text in TEXTS.items():
-        lines = tuple(line.replace(word, text) for line in lines)
-    return lines
+CONNECTIONS = cases(f"""
+    an attempt may take longer after each that failed, up to a limit
+      fails 5 refused
+      wait 1
+      limits? -> 0.25 0.5 1.0 2.0 2.0 2.0
+      comes
+      ends gone
+      wait 0.01
+      limits? -> 0.25 0.5 1.0 2.0 2.0 2.0 0.25
+    a node that was away for long is still tried
+      fails 1500 refused
+      comes
+      state? -> up
+    a new connection forgets what was wrong, and wakes who waits
+      fails refused
+      state? -> down
+      cause? -> the handshake failed: ConnectionRefusedError: refused
+      comes
+      state? -> up
+      note OOM command not allowed
+      cause? -> OOM command not allowed
+      ends gone
+      state? -> connecting
+      cause?  ->
+      comes -> wakes all
+      state? -> up
+      cause?  ->
+    an error instead of a vote is shown until the next vote
+      note OOM command not allowed
+      cause?  ->
+      comes
+      note OOM command not allowed
+      cause? -> OOM command not allowed
+      note
+      cause?  ->
+    a replica is of no use until it is a primary
+      ask a
+      comes role=slave -> a: ! it is a replica, not a primary (permanent)
+      state? -> rejected
+      cause? -> it is a replica, not a primary
+      events?  ->
+      wait 0.2 -> closes: it was a replica
+      comes role=master -> wakes all
+      state? -> quarantined
+    a Sentinel is told as such
+      ask a
+      comes role=sentinel -> a: ! it is a sentinel, not a primary (permanent)
+    what became a replica has no keys of its own when it is a primary again
+      comes
+      ends READONLY it is no longer a primary
+      comes -> wakes all
+      votes? -> 10.1
+    a node is asked for its time unless it is silent
+      check
+      comes
+      check -> sends TIME
+      wait 0.1
+      replies TIME = [b'1700000000', b'500000']
+      check -> sends TIME
+      replies TIME = ! no answer within 0.25 s
+      silent
+      check
+      state? -> stalled
+      cause? -> it does not answer in time
+    pushes are asked for, also by what waits for the connection
+      arm a
+      comes -> sends a behind CLIENT CACHING YES
+      ask a -> sends a
+      arm a -> sends a behind CLIENT CACHING YES
+    a push wakes for each key, and odd ones harm nobody
+      comes
+      push []
+      push [b'message', b'a']
+      push [b'invalidate', [b'a', b'\\xc3\\xa9', b'\\xff']] -> wakes a; wakes é; wakes \udcff
+      push [b'invalidate', None] -> wakes all
+    the end of a broken connection is waited for, that of a silent one is not
+      comes
+      ends reset
+      state? -> connecting
+      ask a
+      comes -> sends a; wakes all
+      silent
+      ends reset
+      state? -> down
+      ask a -> a: ! reset
+    nor is one that a person must put right
+      comes
+      ends permanent wrong
+      state? -> down
+      ask a -> a: ! wrong (permanent)
+    a closed node does not connect again
+      comes
+      finish -> closes: closed
+      wait 1
+      limits? -> 0.25
+      events? -> NodeUp
+    a forked child says why it can't ask
+      comes
+      fork
+      ask a -> a: ! {INHERITED}
+      cause? -> {INHERITED}
+    a node without a vote says until when
+      comes run_id=young uptime=4
+      state? -> quarantined
+      votes? -> 8.1
+      wait 8.2 -> sends TIME; sends TIME
+      state? -> up
+      cause?  ->
+    observers hear of an outage each time its cause changes
+      fails 3 refused
+      fails 2 away
+      comes run_id=young uptime=1
+      events? -> NodeDown NodeDown NodeQuarantined NodeUp
+    a replica is no node that will vote
+      comes run_id=young uptime=1
+      ends gone
+      comes run_id=young uptime=1 role=slave
+      events? -> NodeQuarantined NodeUp
+    the record is read again, and a node that doesn't answer is left
+      comes
+      record -> sends CLIENT CACHING YES; sends HMGET #set accepted value name
+      replies HMGET #set accepted value name = ! NOPERM permanent no right
+      record -> sends CLIENT CACHING YES; sends HMGET #set accepted value name
+      silent
+      wait 1
+      replies HMGET #set accepted value name = ! no answer within 0.25 s ->
+        sends CLIENT CACHING YES; sends HMGET #set accepted value name
+      votes? -> 0.0
+      answers
+      replies HMGET #set accepted value name = ! backlog ->
+        closes: it doesn't answer whether it has kept its keys
+    a flushed node is asked for the record that it lost
+      comes
+      push [b'invalidate', None] -> sends CLIENT CACHING YES; sends HMGET #set accepted value name;
+        wakes all
+""")
+REQUESTS = cases(f"""
+    requests wait in order for the first connection
+      ask a
+      ask b
+      comes -> sends a; sends b
+      wait 2.5
+      state? -> up
+    for a node timeout, and later ones not at all
+      ask a
+      wait 0.125
+      ask b
+      wait 0.12
+      wait 0.01 -> a: ! {NO_CONNECTION}; b: ! {NO_CONNECTION}
+      ask c -> c: ! {NO_CONNECTION}
+    a second outage is given up as soon as the first
+      comes
+      ends gone
+      ask a
+      wait 0.24
+      wait 0.02 -> a: ! {NO_CONNECTION}
+    a change from before a node forgot does not wait for it
+      comes
+      wait 1
+      ends gone
+      ask accept 1
+      ask b
+      wait 0.01
+      comes run_id=two uptime=0 -> accept 1: ! {FORGOT}; sends b; wakes all
+      ask prepare 1 -> prepare 1: ! {FORGOT}
+      ask accept 9 -> sends accept 9
+    a silent node says so, and is sent the releases of what it was asked for
+      comes
+      wait 3
+      silent
+      wait 0.5
+      ask a -> a: ! no answer within node_timeout=0.25 s
+      deliver release ours asked 2 -> sends release ours
+      deliver release late asked 3.1 -> release late: ! no answer within node_timeout=0.25 s
+    what a silent node was not asked for is not kept for it
+      comes
+      silent
+      wait 0.5
+      ends gone
+      deliver release ours asked 0 -> release ours: ! gone
+      deliver release late asked 0.1 -> release late: ! gone
+      comes -> sends release ours; wakes all
+    all that is queued is written when the nodes are to write
+      write
+      comes
+      write -> writes
+    several names go in one command only where each is safe
+      batches? -> False
+      comes
+      batches? -> True
+      silent
+      batches? -> False
+      ends gone with acquire late
+      comes -> wakes all
+      batches? -> False
+      wait {LATE + 0.2}
+      batches? -> True
+""")
+RELEASES = cases(f"""
+    a release made while the node reconnects is sent when it is back
+      comes
+      wait 1
+      ends gone
+      deliver release ours asked 0
+      deliver release strange asked 1.01
+      fails refused -> release ours: ! {REFUSED}; release strange: ! {REFUSED}
+      deliver release strange asked 1.01 -> release strange: ! {REFUSED}
+      comes -> sends release ours; wakes all
+    also if the attempt to reconnect takes too long
+      comes
+      wait 1
+      ends gone
+      deliver release ours asked 0
+      deliver release strange asked 1.01
+      wait 0.5 -> release ours: ! {NO_CONNECTION}; release strange: ! {NO_CONNECTION}
+      comes -> sends release ours; wakes all
+    kept releases go before the acquires that waited
+      comes
+      ask acquire me -> sends acquire me
+      deliver release me asked 0 -> sends release me
+      ends gone with acquire me, release me asked 0
+      ask acquire next
+      comes -> sends release me; sends acquire next; wakes all
+    a release that failed is repeated
+      comes
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = ! no
+      wait {NODE_TIMEOUT + RETRY_MARGIN + 0.01} -> sends release me
+      replies release me = ! no
+      wait {2 * NODE_TIMEOUT + RETRY_MARGIN + 0.01} -> sends release me
+      settled? -> False
+      replies release me = [1]
+      settled? -> True
+    unless it can never succeed
+      comes
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = ! permanent no
+      wait 3
+      settled? -> True
+    or its lease is over
+      comes
+      ends gone with release a asked 0 for 1, release b asked 0 for 60
+      wait 2
+      comes -> sends release b; wakes all
+    or by a node's clock that was set back, is not over
+      comes
+      clock 0
+      wait 0.2
+      clock -5 -> jumps by -5
+      ends gone with release a asked 0 for 1
+      wait 5.5
+      comes -> sends release a; wakes all
+      ends gone
+      wait 0.6
+      comes -> wakes all
+    a connection that comes at the time of a retry repeats it once
+      comes
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = ! no
+      ends gone
+      comes -> sends release me; wakes all
+      wait {NODE_TIMEOUT + 2 * RETRY_MARGIN}
+    a leave and a release of the same words are both kept
+      comes
+      ends gone with release me asked 0, leave me asked 0, release me asked 0
+      kept? -> 2
+      comes -> sends release me; sends leave me; wakes all
+    a node is settled when it has answered every release
+      comes
+      settled? -> True
+      ends gone
+      deliver release me asked 0
+      settled? -> False
+      comes -> sends release me; wakes all
+      settled? -> True
+      ends gone
+      deliver leave me asked 0
+      settled? -> False
+    a task that is cancelled leaves the link to the releases of others
+      comes
+      deliver release a asked 0 -> sends release a
+""")
 
 
 @pytest.mark.parametrize("lines", CONNECTIONS.values(), ids=CONNECTIONS)
@@ -376,7 +328,7 @@ async def test_a_connection(lines: tuple[str, ...]) -> None:
 @in_virtual_time
 async def test_a_request(lines: tuple[str, ...]) -> None:
     async with by_hand(restart_guard=False) as hand:
-        await hand.play(_told(lines))
+        await hand.play(lines)
 
 
 # ---- connecting
