@@ -165,30 +165,40 @@ def unknown(given: Iterable[str]) -> TypeError:
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
 
 
-class Answering:
+class Hint:
+    """An attribute that an object doesn't have: its AttributeError says what to write instead."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        """What the message ends with; {} stands for the class."""
+
+    def __get__(self, one: object, kind: type) -> Never:
+        raise AttributeError(self._text.format(kind.__name__), name=self._name, obj=one or kind)
+
+
+class _Hidden(type):
+    """The class of classes with hints, which `dir` and so all tools leave out."""
+
+    def __dir__(cls) -> list[str]:
+        every = super().__dir__()
+        return [one for one in every if type(inspect.getattr_static(cls, one, None)) is not Hint]
+
+
+class Answering(metaclass=_Hidden):
     """An object whose AttributeError says what to write instead of another library's method."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Never:
-            if name not in METHODS_HERE:
-                object.__getattribute__(self, name)  # raises what Python would
-            text = f"{type(self).__name__} has no {name!r}: write {METHODS_HERE[name]}"
-            raise AttributeError(text, name=name, obj=self)
+        def __dir__(self) -> list[str]:
+            return [*dir(type(self)), *getattr(self, "__dict__", ())]
 
 
-class OfTheLease:
-    """An attribute of a lease, whose AttributeError says that the acquire must be awaited."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, call: object, _: object = None) -> Never:
-        text = f"acquire() is not awaited and has no {self._name!r}"
-        hint = "write `lease = await lock.acquire()`"
-        raise AttributeError(f"{text}: {hint}", name=self._name, obj=call)
+# Not __getattr__, which would make each access to an attribute slower.
+for _name, _write in METHODS_HERE.items():
+    setattr(Answering, _name, Hint(_name, f"{{}} has no {_name!r}: write {_write}"))
 
 
 def instead(write: str) -> Callable[..., Never]:

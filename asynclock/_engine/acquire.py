@@ -170,10 +170,10 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         return await lease.__aexit__(kind, error, trace)
 
 
-# Not __getattr__, which would make each access to an attribute slower.
 for _attribute in vars(Lease):
     if not _attribute.startswith("_"):
-        setattr(AcquireContext, _attribute, _settings.OfTheLease(_attribute))
+        _text = f"acquire() is not awaited and has no {_attribute!r}: write `lease = await lock"
+        setattr(AcquireContext, _attribute, _settings.Hint(_attribute, f"{_text}.acquire()`"))
 
 
 def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseException:
