@@ -9,33 +9,36 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asynclock.testing.faults.proxy import FaultProxy
-    from asynclock.testing.faults.rival import busy, lose
+    from asynclock.testing.faults import FaultProxy, busy, lose
     from asynclock.testing.history import Body, Event, History, Violation, check
     from asynclock.testing.memory import MemoryNode, freeze, memory_node, thaw
     from asynclock.testing.memory.virtual import run_virtual
     from asynclock.testing.servers import (
+        Certificates,
         LocalServer,
         ServerOptions,
+        ServerReplyError,
         ServerStartError,
         local_servers,
+        make_certificates,
         start_servers,
+        why_no_clock_jumps,
     )
     from asynclock.testing.servers.containers import (
         ContainerImage,
         container_image,
         why_no_containers,
     )
-    from asynclock.testing.servers.local import (
-        Certificates,
-        ServerReplyError,
-        make_certificates,
-        why_no_clock_jumps,
-    )
     from asynclock.testing.servers.process import ServerBinary, all_servers, find_server
-    from asynclock.testing.topology import Quorum, Replicated, Single, Topology, until
-    from asynclock.testing.topology.cluster import RedisCluster
-    from asynclock.testing.topology.sentinel import SentinelGroup
+    from asynclock.testing.topology import (
+        Quorum,
+        RedisCluster,
+        Replicated,
+        SentinelGroup,
+        Single,
+        Topology,
+        until,
+    )
 
 __all__ = [
     "Body",
@@ -76,31 +79,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "faults.proxy": ("FaultProxy",),
-    "faults.rival": ("busy", "lose"),
-    "history": ("Body", "Event", "History", "Violation", "check"),
-    "memory": ("MemoryNode", "freeze", "memory_node", "thaw"),
-    "memory.virtual": ("run_virtual",),
-    "servers": (
-        "LocalServer",
-        "ServerOptions",
-        "ServerStartError",
-        "local_servers",
-        "start_servers",
-    ),
-    "servers.containers": ("ContainerImage", "container_image", "why_no_containers"),
-    "servers.local": (
-        "Certificates",
-        "ServerReplyError",
-        "make_certificates",
-        "why_no_clock_jumps",
-    ),
-    "servers.process": ("ServerBinary", "all_servers", "find_server"),
-    "topology": ("Quorum", "Replicated", "Single", "Topology", "until"),
-    "topology.cluster": ("RedisCluster",),
-    "topology.sentinel": ("SentinelGroup",),
+    "faults": "FaultProxy busy lose",
+    "history": "Body Event History Violation check",
+    "memory": "MemoryNode freeze memory_node thaw",
+    "memory.virtual": "run_virtual",
+    "servers": "Certificates LocalServer ServerOptions ServerReplyError ServerStartError "
+    "local_servers make_certificates start_servers why_no_clock_jumps",
+    "servers.containers": "ContainerImage container_image why_no_containers",
+    "servers.process": "ServerBinary all_servers find_server",
+    "topology": "Quorum RedisCluster Replicated SentinelGroup Single Topology until",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

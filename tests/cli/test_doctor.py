@@ -33,7 +33,7 @@ from asynclock.testing import (
     make_certificates,
 )
 from asynclock.testing.plugin import StartServers
-from asynclock.testing.servers.local import Certificates
+from asynclock.testing.servers import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import server_with_tls
 from tests.access.test_acl import hand_over, minimal

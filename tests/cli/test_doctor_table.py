@@ -13,8 +13,8 @@ import pytest
 
 from asynclock.fleet import Fleet
 from asynclock.testing import MemoryNode, memory_node
+from asynclock.testing.memory import Route
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import Route
 
 from .conftest import Here, Outcome
 

@@ -14,8 +14,7 @@ import pytest
 import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.node import Route
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route
 from tests import patient
 from tests.engine.virtual_nodes import UNNOTICED
 from tests.tables.inside import now

@@ -10,9 +10,8 @@ from typing import Any
 
 import asynclock
 from asynclock.testing import run_virtual
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import Route, Stream
 from tests.tables.inside import now, undecided
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock.testing.memory.node import Stream
+from asynclock.testing.memory import Stream
 from tests.engine.virtual_nodes import COUNTER, KEY, TTL, Nodes, Way, seconds_until, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until

@@ -14,9 +14,8 @@ import pytest
 import asynclock
 from asynclock.events import NodeQuarantined
 from asynclock.testing import FaultProxy, LocalServer
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import Route
 from tests.engine.virtual_nodes import (
     KEY,
     Nodes,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from asynclock.testing.memory.node import Route, Stream
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 

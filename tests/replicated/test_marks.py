@@ -13,8 +13,7 @@ import asynclock
 from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined
 from asynclock.testing import LocalServer, RedisCluster, Replicated, SentinelGroup, Topology, until
-from asynclock.testing.topology import in_sync
-from asynclock.testing.topology.base import follow
+from asynclock.testing.topology import follow, in_sync
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
 from tests.waiting import becomes, refused

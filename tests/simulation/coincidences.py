@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asynclock.testing.memory import MemoryNode
-from asynclock.testing.memory.node import Stream
+from asynclock.testing.memory import MemoryNode, Stream
 from tests.simulation.faults import Fault, jump, may_jump, ring
 from tests.simulation.network import ACQUIRE, EXTEND, RAISE, Weather
 from tests.simulation.world import NODE_TIMEOUT, TTL, Process, Trap

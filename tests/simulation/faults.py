@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from asynclock._nodes.server import ServerNode
-from asynclock.testing.memory.node import Stream
+from asynclock.testing.memory import Stream
 from tests.simulation.network import ACQUIRE, Weather
 from tests.simulation.world import TTL, Process
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asynclock.testing.memory.node import Route, Stream
+from asynclock.testing.memory import Route, Stream
 from tests.simulation.loop import RUNNING
 
 if TYPE_CHECKING:

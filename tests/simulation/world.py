@@ -31,9 +31,8 @@ from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.replies import Sink
 from asynclock._nodes.script import Command
 from asynclock._nodes.server import ServerNode
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Stream
 from asynclock.testing.memory.commands import SortedSet
-from asynclock.testing.memory.node import Stream
 from tests.simulation.loop import RUNNING, Call, SimulatedLoop
 from tests.simulation.network import Weather
 

@@ -9,9 +9,8 @@ from typing import Any
 import hiredis
 
 from asynclock.testing import LocalServer
-from asynclock.testing.memory import MemoryNode
+from asynclock.testing.memory import MemoryNode, Route
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import Route
 from tests.waiting import PATIENCE
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="nobody")

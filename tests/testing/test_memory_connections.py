@@ -9,9 +9,8 @@ import pytest
 
 import asynclock
 from asynclock.testing import memory_node, run_virtual
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import Route, Stream
 from asynclock.testing.memory.virtual import VirtualLoop
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time

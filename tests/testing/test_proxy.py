@@ -8,7 +8,7 @@ import time
 import pytest
 
 from asynclock.testing import FaultProxy, LocalServer
-from asynclock.testing.servers.local import ServerAddress, ask
+from asynclock.testing.servers import ServerAddress, ask
 from tests.waiting import until
 
 

@@ -25,12 +25,11 @@ from asynclock.testing import (
     ServerReplyError,
     ServerStartError,
     make_certificates,
+    servers,
     until,
 )
-from asynclock.testing.servers import local, process
-from asynclock.testing.servers.local import ServerAddress, ask, ask_all
+from asynclock.testing.servers import ServerAddress, ask, ask_all, process, start_servers
 from asynclock.testing.servers.process import ReservedPort, ServerProcess
-from asynclock.testing.servers.several import start_servers
 from tests.docs.blocks import ROOT
 from tests.waiting import in_virtual_time, until_in_thread
 
@@ -48,7 +47,7 @@ def played(tmp_path: Path, text: str) -> LocalServer:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second passes at each look at the clock."""
-    for module in (local, process):
+    for module in (servers, process):
         clock = SimpleNamespace(monotonic=itertools.count().__next__)
         monkeypatch.setattr(module, "time", clock)
 
@@ -124,7 +123,7 @@ async def test_servers_that_do_not_start_leave_nothing(
         made.append(LocalServer(args=args, **options))
         return made[-1]
 
-    monkeypatch.setattr("asynclock.testing.servers.several.LocalServer", make)
+    monkeypatch.setattr("asynclock.testing.servers.LocalServer", make)
     with pytest.raises(ServerStartError, match="no-such-setting"):
         if several:
             await start_servers(2)

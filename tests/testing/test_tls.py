@@ -8,7 +8,7 @@ import pytest
 
 from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, all_servers, make_certificates
-from asynclock.testing.servers.local import ServerAddress, ask
+from asynclock.testing.servers import ServerAddress, ask
 
 TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
 PLAIN_SERVERS = [binary for binary in all_servers() if not binary.tls]

@@ -12,11 +12,10 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import LocalServer, find_server, plugin
-from asynclock.testing.servers import several
-from asynclock.testing.servers.local import ServerAddress, ask_all
+from asynclock.testing import LocalServer, find_server, plugin, servers
+from asynclock.testing.plugin import WarmServers
+from asynclock.testing.servers import ServerAddress, ask_all
 from asynclock.testing.servers.process import CHOICE
-from asynclock.testing.servers.several import WarmServers
 
 
 @pytest.fixture
@@ -74,12 +73,12 @@ async def test_a_server_that_cannot_be_renewed_is_not_lent_again(
     warm: WarmServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unheard_once(*_: Any, **__: Any) -> Any:
-        monkeypatch.setattr(several, "ask_all", ask_all)
+        monkeypatch.setattr(servers, "ask_all", ask_all)
         raise ConnectionError
 
     (first,) = await warm.take(1)
     warm.give_back([first])
-    monkeypatch.setattr(several, "ask_all", unheard_once)
+    monkeypatch.setattr(servers, "ask_all", unheard_once)
     (second,) = await warm.take(1)
     assert second is not first
     assert (first.alive, second.alive) == (False, True)

@@ -20,7 +20,7 @@ from asynclock.testing import (
     ServerStartError,
     make_certificates,
 )
-from asynclock.testing.servers.local import Certificates
+from asynclock.testing.servers import Certificates
 from asynclock.testing.topology import REPLICATION
 
 T = TypeVar("T", bound=Any)

@@ -11,9 +11,8 @@ from typing import Any
 
 import asynclock
 from asynclock.testing import run_virtual
-from asynclock.testing.memory import MemoryNode
+from asynclock.testing.memory import MemoryClient, MemoryNode, encode
 from asynclock.testing.memory.commands import ReplyError
-from asynclock.testing.memory.node import MemoryClient, encode
 from tests.engine.virtual_nodes import LONGEST, Nodes, Way
 from tests.tables.inside import now, seed, undecided
 

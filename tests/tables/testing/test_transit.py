@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from asynclock.testing import FaultProxy
-from asynclock.testing.faults.proxy import Connection, Fault
+from asynclock.testing.faults import Connection, Fault
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 

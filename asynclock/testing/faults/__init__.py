@@ -1,1 +1,0 @@
-"""Faults on demand: a failing network, a held lock, a lost lease."""
