@@ -39,8 +39,7 @@ from .._primitives.register import DEFAULT_KEEP
 from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
-from ..fencing._path_values import Name, namer
-from ..fencing.fastapi import FenceRefused
+from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
 from . import _problems, _routes
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer

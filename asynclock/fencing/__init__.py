@@ -5,17 +5,21 @@ they are in `fencing.fastapi` and `fencing.aiohttp`, which this package doesn't 
 docs/fencing.md has the recipe for SQL.
 """
 
-from .headers import (
+from .redis import FencedRedis
+from .stamp import (
     LOCK_FENCE_HEADER,
     LOCK_NAME_HEADER,
     LOCK_PART_HEADER,
+    Fenced,
     FenceHeaderError,
+    FenceStamp,
+    FenceStore,
+    MemoryFenceStore,
+    StaleFenceError,
     check_fence,
     fence_headers,
     read_fence_headers,
 )
-from .redis import FencedRedis
-from .stamp import Fenced, FenceStamp, FenceStore, MemoryFenceStore, StaleFenceError
 
 __all__ = [
     "LOCK_FENCE_HEADER",

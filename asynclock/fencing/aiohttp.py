@@ -11,8 +11,7 @@ with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
     from aiohttp.typedefs import Handler, Middleware
 
 from ._naming import check_name, fill_in
-from .headers import FenceHeaderError, check_fence, refusal
-from .stamp import FenceStore, StaleFenceError
+from .stamp import FenceHeaderError, FenceStore, StaleFenceError, check_fence, refusal
 
 # They change nothing, so a stale holder may send them (RFC 9110, 9.2.1).
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))

@@ -23,7 +23,7 @@ from asynclock.fencing import (
     fence_headers,
     read_fence_headers,
 )
-from asynclock.fencing.headers import refusal
+from asynclock.fencing.stamp import refusal
 from tests.fencing.clients import Wire
 
 STORED = "orders:42"

@@ -25,7 +25,7 @@ from asynclock.fencing import (
 )
 from asynclock.fencing.aiohttp import fence_middleware
 from asynclock.fencing.fastapi import FenceRefused, require_fence
-from asynclock.fencing.headers import refusal
+from asynclock.fencing.stamp import refusal
 from tests.contrib.apps import serving
 from tests.fencing import page
 

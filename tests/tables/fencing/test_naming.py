@@ -9,7 +9,7 @@ from fastapi import Request
 
 from asynclock.errors import ConfigurationError
 from asynclock.fencing._naming import check_template, fields_of, fill_in
-from asynclock.fencing._path_values import path_values
+from asynclock.fencing.fastapi import path_values
 
 NAMELESS = "the lock name {!r} has a field without a name: [{!r}]"
 LACKS = (
