@@ -14,7 +14,8 @@ from .._engine.said import from_json
 from .._primitives.once import LARGEST, Once, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._problems import ReusedKeyError, UnkeptAnswerError, declared
+from ._application import declared
+from ._problems import ReusedKeyError, UnkeptAnswerError
 
 _log = logging.getLogger("asynclock")
 

@@ -12,10 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .. import _settings
 from .._engine.acquire import WORK
 from .._engine.engine import NodeHealth
-from .._primitives.settings import LockSettings
 from ..errors import (
     AcquireTimeoutError,
     AlreadyHeldError,
@@ -26,7 +24,6 @@ from ..errors import (
     QuorumUnavailableError,
 )
 from ..fencing.stamp import StaleFenceError
-from ..manager import LockManager
 
 _log = logging.getLogger("asynclock.web")
 
@@ -48,14 +45,6 @@ class ReusedKeyError(ConfigurationError):
 
 class UnkeptAnswerError(ConfigurationError):
     """The request was answered, and its answer could not be kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """The lock that a route declares."""
-
-    name: object
-    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,42 +119,6 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
 def _pause(seconds: float) -> int:
     # Never 0: a client that retries at once would only add load.
     return max(1, math.ceil(seconds))
-
-
-class RouteSettings(LockSettings, total=False):
-    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
-
-    retry_after: float | None
-    """Seconds to advise a client that found the lock held (default: those of the error)."""
-
-
-def declared(settings: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
-    """Return the `retry_after` of a route and the settings of its lock, checked without a manager.
-
-    Raises ConfigurationError, or TypeError for a setting that does not exist.
-    """
-    given = settings.pop("retry_after", None)
-    retry_after = _settings.optional_seconds(given, "retry_after", zero=True)
-    if wrong := settings.keys() - LockSettings.__annotations__.keys():
-        raise _settings.unknown(wrong)
-    for setting in ("ttl", "timeout", "max_hold"):
-        _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
-    _settings.handoff(settings.get("handoff", True))
-    return retry_after, settings
-
-
-def usable(name: object, locks: LockManager) -> str:
-    """Return `name` as the name of a lock.
-
-    Raises UnusableNameError if no lock can have it, and ConfigurationError if it is no text.
-    """
-    if not isinstance(name, str):
-        text = f"the function that names a lock must return a str, not {type(name).__name__}"
-        raise ConfigurationError(text)
-    try:
-        return locks.lock(name).name  # with default settings, so only the name can be wrong
-    except ConfigurationError as error:
-        raise UnusableNameError(str(error)) from None
 
 
 def schema_of(status: int, kind: str) -> dict[str, Any]:

@@ -14,11 +14,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
+
+import anyio
 
 from .. import _extras
 
@@ -32,21 +35,12 @@ from .._primitives.register import DEFAULT_KEEP
 from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
-from ..fencing._naming import check_name, check_template, fill_in
+from ..fencing._naming import check_name, fill_in
 from ..manager import LockManager
 from . import _problems
+from ._application import RouteLock, RouteSettings, Source, requests_of, warn
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
-from ._problems import (
-    Contended,
-    Declared,
-    RouteSettings,
-    declared,
-    health_of,
-    problem_of,
-    usable,
-)
-from ._stopping import Source, requests_of, warn
-from ._while_present import WhilePresent
+from ._problems import Contended, health_of, problem_of
 
 __all__ = [
     "LOCKS",
@@ -69,8 +63,11 @@ if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
 Name = str | Callable[[web.Request], str]
-_declared: WeakKeyDictionary[Callable[..., Any], Declared] = WeakKeyDictionary()
+_declared: WeakKeyDictionary[Callable[..., Any], RouteLock] = WeakKeyDictionary()
 """The lock of each decorated handler."""
+PRESENCE_INTERVAL = 0.05
+"""Seconds between checks whether the client is still connected: aiohttp doesn't report it, except
+(with `handler_cancellation`) to every handler of the application."""
 CLIENT_GONE = 499
 """The status in the access log for a client that disconnected before the answer, as in nginx."""
 
@@ -165,9 +162,8 @@ def _check_names(routes: Iterable[web.AbstractRoute]) -> None:
         known = route.resource.get_info() if route.resource is not None else {}
         variables = known["pattern"].groupindex if "pattern" in known else ()
         for handler in _handlers(route):
-            lock = _declared.get(handler)
-            if lock is not None and isinstance(lock.name, str):
-                check_template(lock.name, variables, f"route {route.method} {_path(route)}")
+            if (lock := _declared.get(handler)) is not None:
+                lock.check(variables, f"route {route.method} {_path(route)}")
 
 
 def _path(route: web.AbstractRoute) -> str:
@@ -177,7 +173,7 @@ def _path(route: web.AbstractRoute) -> str:
 
 def _without_timeout(route: web.AbstractRoute) -> bool:
     locks = map(_declared.get, _handlers(route))
-    return any(lock is not None and lock.timeout is None for lock in locks)
+    return any(lock is not None and lock.waits_for_ever for lock in locks)
 
 
 def _handlers(route: web.AbstractRoute) -> list[Callable[..., Any]]:
@@ -278,7 +274,7 @@ def locked(
             found the lock held (default: those of the error, an estimate).
     """
     check_name(name)
-    retry_after, given = declared({**settings})
+    lock = RouteLock(name, {**settings})
 
     def decorate(
         handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
@@ -288,18 +284,46 @@ def locked(
             request = first.request if isinstance(first, web.View) else first
             locks = locks_of(request)
             wanted = name(request) if callable(name) else fill_in(name, request.match_info)
-            lock = locks.lock(usable(wanted, locks), **given)
-            with WhilePresent(request) as scope:
-                async with await requests_of(locks).acquire(lock, retry_after) as lease:
+            with while_present(request) as scope:
+                async with await lock.acquire(locks, wanted) as lease:
                     return await handler(first, lease)
             if scope.cancelled_caught:
                 return web.Response(status=CLIENT_GONE, reason="Client Closed Request")
             raise RuntimeError("the handler was left without an answer")
 
-        _declared[wrapper] = Declared(name, given.get("timeout"))
+        _declared[wrapper] = lock
         return wrapper
 
     return decorate
+
+
+@contextmanager
+def while_present(request: web.Request) -> Iterator[anyio.CancelScope]:
+    """Cancel the block when the client of the request disconnects.
+
+    Once a WebSocket has been accepted, this no longer looks: the handler notices the end itself,
+    and may have to clean up then.
+    """
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        upgrade = request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
+        if upgrade and request.writer.output_size > 0:
+            return
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            scope.cancel()
+        else:
+            timer = asyncio.get_running_loop().call_later(PRESENCE_INTERVAL, look)
+
+    with anyio.CancelScope() as scope:
+        look()
+        try:
+            yield scope
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 def idempotent(

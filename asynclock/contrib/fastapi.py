@@ -17,19 +17,32 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from .. import _extras
 
 with _extras.imports("asynclock.contrib.fastapi", "fastapi"):
+    import fastapi.routing
     from fastapi import Depends, FastAPI, params
     from fastapi.routing import APIRoute
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import JSONResponse, Response
+    from starlette.routing import BaseRoute, Mount
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocketClose, WebSocketState
 
@@ -41,19 +54,11 @@ from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
-from . import _problems, _routes
+from . import _problems
+from ._application import RouteLock, RouteSettings, Source, warn
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
 from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
-from ._problems import (
-    Contended,
-    Declared,
-    RouteSettings,
-    declared,
-    health_of,
-    problem_of,
-    usable,
-)
-from ._stopping import Source, requests_of, warn
+from ._problems import Contended, health_of, problem_of
 
 __all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
 
@@ -96,7 +101,7 @@ def setup(
 
     app.router.lifespan_context = both
     _answer_errors(app, source)
-    _routes.check_new_routes(app)
+    _check_new_routes(app)
     _surround(app, source)
 
 
@@ -110,7 +115,7 @@ def _answer_errors(app: Starlette, source: Source) -> None:
     app.add_exception_handler(AsyncLockError, cast(Any, answer))
     app.add_exception_handler(FenceRefused, cast(Any, refuse))
     if isinstance(app, FastAPI):
-        _routes.wrap_openapi(app, lambda: source.contended)
+        _wrap_openapi(app, lambda: source.contended)
 
 
 def _surround(app: FastAPI, source: Source) -> None:
@@ -123,12 +128,12 @@ def _surround(app: FastAPI, source: Source) -> None:
 
     def build_around() -> ASGIApp:
         try:
-            _routes.check_names(app.routes)
-            _routes.check_order(app.routes)
+            _check_names(app.routes)
+            _check_order(app.routes)
         except ConfigurationError as error:
             return refuse_start(error)
-        warn(_routes.without_timeout(app.routes))
-        for inner in _routes.mounted(app.routes):
+        warn(_without_timeout(app.routes))
+        for inner in _mounted(app.routes):
             if AsyncLockError not in inner.exception_handlers:
                 _answer_errors(inner, source)
         app.user_middleware = [*ours, *(one for one in app.user_middleware if one not in ours)]
@@ -208,19 +213,18 @@ def Locked(  # noqa: N802 - as `Depends`
             found the lock held (default: those of the error, an estimate).
     """
     source: Any = name if isinstance(name, params.Depends) else Depends(namer(name))
-    retry_after, given = declared({**settings})
+    declared = RouteLock(name, {**settings})
 
     async def hold(
         connection: HTTPConnection, locks: Locks, wanted: Any = source
     ) -> AsyncIterator[Lease]:
-        lock = locks.lock(usable(wanted, locks), **given)
         presence = connection.scope.get(PRESENCE)
         if isinstance(presence, Presence):
             presence.insist()
-        async with await requests_of(locks).acquire(lock, retry_after) as lease:
+        async with await declared.acquire(locks, wanted) as lease:
             yield lease
 
-    _routes.locks[hold] = Declared(name, given.get("timeout"))
+    _declared[hold] = declared
     return Depends(hold, scope="function")
 
 
@@ -264,7 +268,7 @@ def locked(
             return await function(*args, **kwargs)
 
         wrapper.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # functions have it, their type doesn't say
-        _routes.note_lock(function, wrapper)
+        _note_lock(function, wrapper)
         return wrapper
 
     return decorate
@@ -348,3 +352,158 @@ def _can_deny(connection: HTTPConnection) -> bool:
     """Return whether the handshake of a WebSocket can still be answered like a request."""
     waits = getattr(connection, "application_state", None) is WebSocketState.CONNECTING
     return waits and "websocket.http.response" in connection.scope.get("extensions", {})
+
+
+# ---- Checks the locks of routes when a route is made, and describes them in OpenAPI --------------
+
+
+_declared: WeakKeyDictionary[Callable[..., Any], RouteLock] = WeakKeyDictionary()
+"""The lock of each dependency that `Locked` made."""
+
+_with_lock: WeakKeyDictionary[Callable[..., Any], WeakSet[Callable[..., Any]]]
+_with_lock = WeakKeyDictionary()
+"""For each function that `locked` decorates, the functions with a lock that it made."""
+
+_BY_DEPENDENCY = ", and Depends(function) with a function that takes what an endpoint may take"
+"""How to name a lock after values that the path doesn't have; the end of an error's sentence."""
+_ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
+"""The methods of a router that every way to add a route ends up calling."""
+
+
+def _check_new_routes(app: FastAPI) -> None:
+    """Check the routes that `app` has, and from now on each new one."""
+    _check_names(app.routes)
+    for name in _ADDERS:
+        setattr(app.router, name, _checking(app, getattr(app.router, name)))
+
+
+def _checking(app: FastAPI, add: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(add)
+    def add_and_check(*args: Any, **kwargs: Any) -> None:
+        before = len(app.routes)
+        add(*args, **kwargs)
+        _check_names(app.routes[before:])
+
+    return add_and_check
+
+
+def _check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> None:
+    """Raise ConfigurationError if a lock's name needs a variable that its path does not have.
+
+    `around` has the variables of the path under which the routes are mounted.
+    """
+    for route in _flat(routes):
+        variables = {*around, *getattr(route, "param_convertors", ())}
+        if _is_mount(route):
+            _check_names(_below(route), variables - {"path"})  # Mount itself adds "path"
+        elif getattr(route, "dependant", None) is not None:
+            for lock in _locks_of(route.dependant):
+                lock.check(variables, f"route {route.path_format}", _BY_DEPENDENCY)
+
+
+def _without_timeout(routes: Sequence[BaseRoute]) -> Iterator[str]:
+    """Yield the paths of the routes that wait for their locks without a timeout."""
+    for dependant, path in _dependants(routes):
+        if any(lock.waits_for_ever for lock in _locks_of(dependant)):
+            yield path
+
+
+def _check_order(routes: Sequence[BaseRoute]) -> None:
+    """Raise ConfigurationError if `locked` stands above a route, which then takes no lock.
+
+    An application may serve a function both with a lock and without.
+    """
+    paths = {
+        dependant.call: path
+        for dependant, path in _dependants(routes)
+        if inspect.isfunction(dependant.call)
+    }
+    served = {function for endpoint in paths for function in _layers(endpoint)}
+    for endpoint, path in paths.items():
+        if endpoint in _with_lock and served.isdisjoint(_with_lock[endpoint]):
+            raise ConfigurationError(
+                f"route {path} takes no lock: put @locked below the route's decorator, directly "
+                f"above {endpoint.__name__}"
+            )
+
+
+def _note_lock(function: Callable[..., Any], with_lock: Callable[..., Any]) -> None:
+    """Note for `_check_order` that `locked` made `with_lock` of `function`."""
+    for layer in _layers(function):
+        _with_lock.setdefault(layer, WeakSet()).add(with_lock)
+
+
+def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Yield `function` and those that decorators have wrapped in it."""
+    layer: Any = function
+    while inspect.isfunction(layer):
+        yield layer
+        layer = getattr(layer, "__wrapped__", None)
+
+
+def _dependants(routes: Sequence[BaseRoute]) -> Iterator[tuple[Any, str]]:
+    for route in _flat(routes):
+        if _is_mount(route):
+            yield from _dependants(_below(route))
+        elif getattr(route, "dependant", None) is not None:
+            yield route.dependant, route.path_format
+
+
+def _mounted(routes: Sequence[BaseRoute]) -> Iterator[Starlette]:
+    """Yield the applications that are mounted among `routes`, directly or inside others."""
+    for route in _flat(routes):
+        if _is_mount(route):
+            if isinstance(route.app, Starlette):
+                yield route.app
+            yield from _mounted(_below(route))
+
+
+def _is_mount(route: Any) -> bool:
+    return isinstance(getattr(route, "original_route", route), Mount)
+
+
+def _below(mount: Any) -> Sequence[BaseRoute]:
+    # In applications of other frameworks, `routes` may be something else.
+    return mount.routes if isinstance(mount.routes, list) else ()
+
+
+def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: int) -> None:
+    """Add the answers of routes under a lock to an OpenAPI schema."""
+    answers = {contended: "contended", 503: "unavailable"}
+    for route in _flat(routes):
+        dependant = getattr(route, "dependant", None)
+        if dependant is None or not any(_locks_of(dependant)):
+            continue
+        for method in getattr(route, "methods", None) or ():
+            operation = schema["paths"].get(route.path_format, {}).get(method.lower())
+            if operation is None:  # not in the schema
+                continue
+            for status, kind in answers.items():
+                text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
+                answer = {"description": text, **_problems.schema_of(status, kind)}
+                operation.setdefault("responses", {}).setdefault(str(status), answer)
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[Any]:
+    # Later versions keep included routers as objects and have a function that lists their routes.
+    flatten: Callable[..., Iterator[Any]] = getattr(fastapi.routing, "iter_route_contexts", iter)
+    return flatten(routes)
+
+
+def _locks_of(dependant: Any) -> Iterator[RouteLock]:
+    if inspect.isfunction(dependant.call) and dependant.call in _declared:
+        yield _declared[dependant.call]
+    for inner in dependant.dependencies:
+        yield from _locks_of(inner)
+
+
+def _wrap_openapi(app: FastAPI, contended: Callable[[], int]) -> None:
+    """Make `app.openapi` describe the answers of locks as well."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        _describe(schema, app.routes, contended())
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.contrib.dashboard import app, dashboard, snapshots
+from asynclock.contrib import dashboard as app
+from asynclock.contrib.dashboard import dashboard, snapshots
 from asynclock.contrib.dashboard.snapshots import Query, Snapshots
 from asynclock.errors import QuorumUnavailableError
 from asynclock.testing import LocalServer

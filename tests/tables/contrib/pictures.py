@@ -23,8 +23,7 @@ from PIL import Image  # of matplotlib, which draws the benchmarks' charts
 import asynclock
 from asynclock._inspect.monitor import Ended, Monitor
 from asynclock.contrib.dashboard import dashboard
-from asynclock.contrib.dashboard.history import History
-from asynclock.contrib.dashboard.snapshots import Query, Snapshots
+from asynclock.contrib.dashboard.snapshots import History, Query, Snapshots
 from asynclock.testing import LocalServer
 from tests.contrib.apps import serving
 from tests.contrib.browser import Page, browse

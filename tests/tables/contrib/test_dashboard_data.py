@@ -21,11 +21,10 @@ from asynclock._engine.inspection import Inspection, NodeView, Waiter
 from asynclock._inspect.monitor import Ended, Monitor, SeenLease
 from asynclock._inspect.survey import SLICE, Survey
 from asynclock._inspect.views import MANY
-from asynclock.contrib.dashboard import app as page
+from asynclock.contrib import dashboard as page
 from asynclock.contrib.dashboard import snapshots
-from asynclock.contrib.dashboard.history import History
 from asynclock.contrib.dashboard.rows import Row, in_order, past, rows_of
-from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, MOST_LOSSES, Query, Snapshots
+from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, MOST_LOSSES, History, Query, Snapshots
 from asynclock.events import Lost, NodeDown, NodeUp, Released
 from tests.contrib.apps import TOKEN, client_for, memory
 from tests.waiting import in_virtual_time, until

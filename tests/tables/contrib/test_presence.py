@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asynclock.contrib._middleware import AHEAD, PRESENCE, CancelOnDisconnect, Presence
-from asynclock.contrib._while_present import PRESENCE_INTERVAL, WhilePresent
+from asynclock.contrib.aiohttp import PRESENCE_INTERVAL, while_present
 
 GONE = {"type": "http.disconnect"}
 EMPTY = {"type": "http.request", "more_body": True}
@@ -210,7 +210,7 @@ async def test_a_client_that_was_never_there_is_noticed_at_once(
     """But a socket that is open is not watched; proxies write the header in their own ways."""
     writer = SimpleNamespace(output_size=sent)
     request: Any = SimpleNamespace(headers=headers, transport=found, writer=writer)
-    with WhilePresent(request) as scope:
+    with while_present(request) as scope:
         assert scope.cancel_called is cancelled
         if cancelled:
             await asyncio.sleep(30)
@@ -220,7 +220,7 @@ async def test_a_client_that_was_never_there_is_noticed_at_once(
 async def test_a_handler_that_has_ended_is_not_watched_any_more() -> None:
     looks = []
     watched = SimpleNamespace(is_closing=lambda: looks.append(1))
-    with WhilePresent(SimpleNamespace(headers={}, transport=watched)):  # type: ignore[arg-type]
+    with while_present(SimpleNamespace(headers={}, transport=watched)):  # type: ignore[arg-type]
         pass
     await asyncio.sleep(3 * PRESENCE_INTERVAL)
     assert len(looks) == 1

@@ -1,9 +1,10 @@
-"""Opens the manager of an application, and ends the waits for locks when the server stops.
+"""What an application with locks has: its manager, its requests, and the locks of its routes.
 
-Holders go on. aiohttp tells an application that the server begins to stop. An ASGI server tells it
-only after the last request has ended. But the object of a uvicorn server handles the signals, in
-workers of gunicorn too, and has a flag for that. So while requests run, this finds that object
-through the handler of the signals, which stays in place, and reads the flag.
+When the server stops, the waits for locks end, and holders go on. aiohttp tells an application that
+the server begins to stop. An ASGI server tells it only after the last request has ended. But the
+object of a uvicorn server handles the signals, in workers of gunicorn too, and has a flag for that.
+So while requests run, this finds that object through the handler of the signals, which stays in
+place, and reads the flag.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+from .. import _settings
 from .._engine.acquire import Work
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
-from .._primitives.lock import Lock
+from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import ConfigurationError, NotAcquiredError
+from ..fencing._naming import check_template
 from ..manager import LockManager, connect
-from ._problems import Contended, checked
+from ._problems import Contended, UnusableNameError, checked
 
 _log = logging.getLogger("asynclock.web")
 
@@ -55,19 +57,6 @@ class Requests:
                 yield
         finally:
             self._works.discard(work)
-
-    async def acquire(self, lock: Lock, retry_after: float | None) -> Lease:
-        """Acquire the lock of a route.
-
-        `retry_after`: what a refusal advises, if the route says so.
-        """
-        with self.serve():
-            try:
-                return await lock.acquire()
-            except NotAcquiredError as error:
-                if retry_after is not None:
-                    error.retry_after = retry_after
-                raise
 
     def end(self) -> None:
         """End all waits: the server begins to stop."""
@@ -156,7 +145,7 @@ class Source:
             raise ConfigurationError(f"a LockManager has its settings already: {sorted(settings)}")
         self._nodes, self._addresses, self._settings = tuple(nodes), addresses, settings
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[LockManager]:
         """Open the manager while the application runs."""
         given = next((node for node in self._nodes if isinstance(node, LockManager)), None)
@@ -167,3 +156,67 @@ class Source:
                 yield locks
         finally:
             self._runs -= 1
+
+
+# ---- The locks of routes -------------------------------------------------------------------------
+
+
+class RouteSettings(LockSettings, total=False):
+    """The settings of `LockManager.lock`, and the Retry-After for a client that finds it held."""
+
+    retry_after: float | None
+    """Seconds to advise a client that found the lock held (default: those of the error)."""
+
+
+def declared(settings: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
+    """Return the `retry_after` of a route and the settings of its lock, checked without a manager.
+
+    Raises ConfigurationError, or TypeError for a setting that does not exist.
+    """
+    given = settings.pop("retry_after", None)
+    retry_after = _settings.optional_seconds(given, "retry_after", zero=True)
+    if wrong := settings.keys() - LockSettings.__annotations__.keys():
+        raise _settings.unknown(wrong)
+    for setting in ("ttl", "timeout", "max_hold"):
+        _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
+    _settings.handoff(settings.get("handoff", True))
+    return retry_after, settings
+
+
+class RouteLock:
+    """The lock that a route declares."""
+
+    def __init__(self, name: object, settings: dict[str, Any]) -> None:
+        self._name = name
+        self._retry_after, self._settings = declared(settings)
+
+    @property
+    def waits_for_ever(self) -> bool:
+        """Whether requests wait for the lock without a timeout."""
+        return self._settings.get("timeout") is None
+
+    def check(self, variables: Collection[str], route: str, others: str = "") -> None:
+        """Raise ConfigurationError if the path lacks a variable that the name needs."""
+        if isinstance(self._name, str):
+            check_template(self._name, variables, route, others)
+
+    async def acquire(self, locks: LockManager, name: object) -> Lease:
+        """Acquire the lock for a request, from whose values `name` was made.
+
+        Raises UnusableNameError if no lock can have that name, and ConfigurationError if it is no
+        text.
+        """
+        if not isinstance(name, str):
+            text = f"the function that names a lock must return a str, not {type(name).__name__}"
+            raise ConfigurationError(text)
+        try:
+            locks.lock(name)  # with default settings, so only the name can be wrong
+        except ConfigurationError as error:
+            raise UnusableNameError(str(error)) from None
+        with requests_of(locks).serve():
+            try:
+                return await locks.lock(name, **self._settings).acquire()
+            except NotAcquiredError as error:
+                if self._retry_after is not None:
+                    error.retry_after = self._retry_after
+                raise
