@@ -48,7 +48,7 @@ class Fault:
 
 
 class Connection:
-    """The client's socket, the server's socket, and a pipe in each direction.
+    """The client's socket and the server's.
 
     fault: returns the present fault. forget: called when the connection has ended completely.
     `broken` is set when bytes were dropped or replaced.
@@ -63,8 +63,7 @@ class Connection:
         self._sock = sock
         self._fault = fault
         self._forget = forget
-        self._pipes = (_Pipe(), _Pipe())
-        self._ends = (_End(self, _REQUESTS), _End(self, _REPLIES))
+        self._sides = (_Side(self, _REQUESTS), _Side(self, _REPLIES))
         self._opening = True
         self._aborted = False
         self.broken: bool = False
@@ -72,15 +71,15 @@ class Connection:
     async def open(self, target: tuple[str, int]) -> None:
         """Take over the client's socket and connect to the server."""
         loop = asyncio.get_running_loop()
-        client, server = self._ends
+        client, server = self._sides
         try:
             await loop.connect_accepted_socket(lambda: client, self._sock)
-            self._pipes[_REPLIES].lead_to(client.transport)
+            server.lead_to(client.transport)
             if all(self._fault().swallows):
                 self.broken = True
                 return
             await loop.create_connection(lambda: server, *target)
-            self._pipes[_REQUESTS].lead_to(server.transport)
+            client.lead_to(server.transport)
         except OSError:
             self._aborted = True  # no server: hang up, as its machine would
 
@@ -91,70 +90,63 @@ class Connection:
             self.abort()
         self._settle()
 
-    def received(self, direction: int, data: bytes) -> None:
+    def received(self, side: _Side, data: bytes) -> None:
         """Pass `data` on, or do with it what the current fault says."""
         fault = self._fault()
-        if fault.swallows[direction]:
+        if fault.swallows[side.direction]:
             self.broken = True
             return
-        if direction == _REPLIES and fault.garbage is not None:
+        if side.direction == _REPLIES and fault.garbage is not None:
             self.broken = True
             data = fault.garbage
-        self._pipes[direction].push(data, fault.delays[direction], fault.rate)
+        side.push(data, fault.delays[side.direction], fault.rate)
 
-    def lost(self, direction: int) -> None:
+    def lost(self, side: _Side) -> None:
         """Pass the hang-up of one side on to the other side, after the bytes in transit."""
-        self._pipes[direction].push(b"", self._fault().delays[direction], None)
+        side.push(b"", self._fault().delays[side.direction], None)
         self._settle()
 
     def abort(self) -> None:
         """Reset both sockets and drop the bytes in transit."""
         self._aborted = True
-        for pipe in self._pipes:
-            pipe.clear()
-        for end in self._ends:
-            if end.transport:
-                end.transport.abort()
-        if not self._opening and not self._ends[_REQUESTS].transport:
+        for side in self._sides:
+            side.clear()
+            if side.transport:
+                side.transport.abort()
+        if not self._opening and not self._sides[_REQUESTS].transport:
             self._sock.close()
         self._settle()
 
     def _settle(self) -> None:
-        if not self._opening and all(end.gone or not end.transport for end in self._ends):
-            for pipe in self._pipes:
-                pipe.clear()
+        if not self._opening and all(side.gone or not side.transport for side in self._sides):
+            for side in self._sides:
+                side.clear()
             self._forget(self)
 
 
-class _End(asyncio.Protocol):
-    """One of the two sockets; `direction` is that of the bytes that it receives."""
+class _Side(asyncio.Protocol):
+    """One of the two sockets. What it receives waits until it is due, and stays in order."""
 
     transport: asyncio.Transport | None = None
     gone = False
 
     def __init__(self, connection: Connection, direction: int) -> None:
         self._connection = connection
-        self._direction = direction
+        self.direction = direction
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._last_due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._target: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._connection.received(self._direction, data)
+        self._connection.received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it
         self.gone = True
-        self._connection.lost(self._direction)
-
-
-class _Pipe:
-    """One direction: bytes wait until they are due and stay in order."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[float, bytes]] = deque()
-        self._last_due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._target: asyncio.Transport | None = None
+        self._connection.lost(self)
 
     def lead_to(self, target: asyncio.Transport | None) -> None:
         self._target = target
@@ -173,9 +165,7 @@ class _Pipe:
 
     def clear(self) -> None:
         self._waiting.clear()
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        self._pump()
 
     def _pump(self) -> None:
         loop = asyncio.get_running_loop()
@@ -187,7 +177,7 @@ class _Pipe:
                 self._target.write(data)
         if self._timer:
             self._timer.cancel()
-        self._timer = None
+            self._timer = None
         if self._target and self._waiting:
             self._timer = loop.call_at(self._waiting[0][0], self._pump)
 

@@ -50,8 +50,7 @@ class Through:
         self.client, self.server = Side(), Side()
 
     async def do(self, step: Any) -> None:
-        client, server = self.connection._ends
-        requests, replies = self.connection._pipes
+        client, server = self.connection._sides
         match step:
             case Fault():
                 self.fault = step
@@ -63,10 +62,10 @@ class Through:
                 server.data_received(data)
             case "accepted":
                 client.connection_made(self.client)
-                replies.lead_to(self.client)
+                server.lead_to(self.client)
             case "connected":
                 server.connection_made(self.server)
-                requests.lead_to(self.server)
+                client.lead_to(self.server)
             case "opened" | "cancelled":
                 task: Any = SimpleNamespace(cancelled=lambda: step == "cancelled")
                 self.connection.opened(task)
