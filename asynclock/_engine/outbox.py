@@ -197,8 +197,9 @@ class Batch(SentBatch):
         wait = self.waits[0] if self.waits else 0
         args: list[Word] = [BATCH, len(releases), ms(self.ttl), *self._limits, wait]
         args += [release.owner for release in releases]
-        args += [ask.owner for ask in asks]
-        command = BatchCommand(self.spec.script, keys, args, partial(self._singles, releases, asks))
+        owners = [ask.owner for ask in asks]
+        singles = partial(self._singles, releases, asks)
+        command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
         command.unlimited = bool(releases)
         command.wakes = [key for release in releases for key in release.spec.watched]
         command.give_up_at = self._give_up_at

@@ -94,8 +94,6 @@ class Link(asyncio.Protocol):
         self._context = Context()
         """An empty context for the timer, instead of that of the task that happens to set it."""
         self._paused = self._greeted = self._busy = False
-        self.takes_batches: bool = True
-        """Whether the link takes several releases and acquires as one command."""
         self.tracking: bool = False
         """Whether the server takes requests for pushes (CACHING)."""
         self.no_hello: Failure | None = None

@@ -145,9 +145,6 @@ class Node(Protocol):
 class NodeLink(Protocol):
     """What a node needs of an open link; see `Link`."""
 
-    takes_batches: bool
-    """Whether the link takes several releases and acquires as one command."""
-
     @property
     def connection(self) -> Link:
         """The link itself, which reports the events of the connection."""

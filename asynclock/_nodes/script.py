@@ -196,18 +196,25 @@ ASKING: Final = Command.plain("ASKING")
 class BatchCommand(Command):
     """Several releases and acquires of one script, as one command."""
 
-    __slots__ = ("_parts", "_singles")
+    __slots__ = ("_claims", "_parts", "_singles")
 
     def __init__(
         self,
         script: Script,
         keys: Sequence[str],
         args: Sequence[Word],
+        claims: Sequence[Word],
         singles: Callable[[], Sequence[Command]],
     ) -> None:
         super().__init__(script, keys, args)
+        self._claims = claims
         self._parts: Sequence[Command] | None = None
         self._singles = singles
+
+    @property
+    def claims(self) -> Sequence[Word]:
+        """The owners whose key this command may set, in the order of the replies."""
+        return self._claims
 
     @property
     def parts(self) -> Sequence[Command]:

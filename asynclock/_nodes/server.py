@@ -148,7 +148,7 @@ class ServerNode:
         link = self._link
         if link is None or link.stalled_since:
             return False
-        return link.takes_batches and not self.pending.late_acquires
+        return not self.pending.late_acquires
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
         """Send the releases and acquires of a tick; call this only if `takes_batches` is true.

@@ -18,7 +18,7 @@ from ..._rules.quorum import majority
 from ...errors import ConfigurationError
 from ..link import Link
 from ..replies import NO_ACKS, NOBODY, Failure, Sink, number, parse_info, reader
-from ..script import GRANTED, GRANTED_MARK, WRITES, Command
+from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
 from .roster import REPLICATION, Around, Term
 
 RECOUNT = 1.0
@@ -91,8 +91,6 @@ class AckedLink:
     """A link to a primary whose grants are held back until enough replicas have them."""
 
     def __init__(self, link: Link, acks: Acks, node_timeout: float) -> None:
-        self.takes_batches: bool = False
-        """A grant is held back until it is acknowledged, and must not hold other names back."""
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
@@ -107,16 +105,18 @@ class AckedLink:
         self._gathered = False
         """Whether a write was sent after the last WAIT."""
         self._waiting = False
-        self._held: list[tuple[Sink, int, Any]] = []
+        self._held: list[tuple[Sink, int, Any, int]] = []
         self._counted_at = 0.0
         link.before_write = self._before_write
         link.closed.add_done_callback(self._disconnected)
 
     def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
-        if command.op in WRITES:
+        batch = command.op == BATCH
+        acquires = len(command.claims) if batch else 0
+        if command.op in WRITES and (acquires or not batch):
             self._gathered = True
-            sink = _Grant(self, sink)
+            sink = _Grant(self, sink, acquires)
         self._link.send(command, sink, index, now=now)
 
     # what the link does by itself
@@ -190,24 +190,24 @@ class AckedLink:
         if self.term is not None:
             self._link.send(REPLICATION, sink, 0)
 
-    def hold(self, sink: Sink, index: int, reply: Any) -> None:
-        """Hold a grant back until it is acknowledged."""
-        self._held.append((sink, index, reply))
+    def hold(self, sink: Sink, index: int, reply: Any, acquires: int) -> None:
+        """Hold a grant, or a batch of so many acquires, back until it is acknowledged."""
+        self._held.append((sink, index, reply, acquires))
         if not self._waiting and not self._gathered:
             # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.
             self._gathered = True
             self._loop.call_soon(self._link.flush)
 
-    def settle(self, reply: Any, unnamed: Failure | None = None) -> None:
+    def settle(self, count: Any, unnamed: Failure | None = None) -> None:
         """Take the reply to a WAIT, which decides all grants that are held back.
 
         `unnamed` is the lack of an acknowledgement that the roster demands.
         """
         self._waiting = False
         held, self._held = self._held, []
-        lack = self._lack(reply) or unnamed
-        for sink, index, grant in held:
-            sink.on_reply(index, grant if lack is None else lack)
+        lack = self._lack(count) or unnamed
+        for sink, index, reply, acquires in held:
+            sink.on_reply(index, reply if lack is None else without(reply, acquires, lack))
         if self._gathered:
             self._loop.call_soon(self._link.flush)
 
@@ -255,21 +255,45 @@ def connected_replicas(info: object) -> int | None:
 
 
 class _Grant:
-    """Takes the reply to a write: holds a grant back and passes everything else on."""
+    """Takes the reply to a write: holds grants back and passes everything else on."""
 
-    __slots__ = ("_link", "_sink")
+    __slots__ = ("_acquires", "_link", "_sink")
 
-    def __init__(self, link: AckedLink, sink: Sink) -> None:
+    def __init__(self, link: AckedLink, sink: Sink, acquires: int) -> None:
         self._link = link
         self._sink = sink
+        self._acquires = acquires
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Take the reply; that to an operation on several owners begins with a row of marks."""
-        first = reply[0] if type(reply) is list and reply else None
-        if first == GRANTED or (type(first) is bytes and GRANTED_MARK in first):
-            self._link.hold(self._sink, index, reply)
+        acquires, held = self._acquires, False
+        match reply:
+            case [int(odd), list(said), int()] if acquires:
+                held = not odd or any(map(granted, said[-acquires:]))
+            case [first, *_]:
+                held = first == GRANTED or (type(first) is bytes and GRANTED_MARK in first)
+        if held:
+            self._link.hold(self._sink, index, reply, acquires)
         else:
             self._sink.on_reply(index, reply)
+
+
+def granted(said: Any) -> bool:
+    """Return whether a batch granted a name, by the reply for that name."""
+    return type(said) is int or (type(said) is list and said[:1] == [GRANTED])
+
+
+def without(reply: Any, acquires: int, lack: Failure) -> Any:
+    """Return `lack` instead of a reply, or of the grants in the reply to a batch."""
+    match reply:
+        case [int(), list(said), int(clock)] if acquires:
+            first = len(said) - acquires
+            return [
+                1,
+                said[:first] + [lack if granted(one) else one for one in said[first:]],
+                clock,
+            ]
+    return lack
 
 
 class _Verdict:

@@ -57,7 +57,8 @@ def command(words: str) -> Command:
     op, *args = words.split()
     if op == BATCH:
         parts = [command(part.replace(":", " ")) for part in args]
-        return BatchCommand(SCRIPT, ("k",), (BATCH, *args), lambda: parts)
+        claims = [word for part in parts for word in part.claims]
+        return BatchCommand(SCRIPT, ("k",), (BATCH, *args), claims, lambda: parts)
     if op == "record":
         return own_keys.reading("#set")[1]
     if not args:

@@ -16,6 +16,11 @@ GRANTED = f"[1, 5, {CLOCK}000000]"
 HEARD = "clock 0, asked at 0.0"
 WRITES = "tick -> writes acquire me, WAIT 1 500"
 """For half of the node timeout: a write may have to wait for the WAIT before its own."""
+BATCH = "batch release:a acquire:b acquire:c"
+LACK = (
+    "Failure(cause='0 of 1 replicas acknowledged the grant within 0.5 s', permanent=False, "
+    "code='NOACKS', votes_from=0.0)"
+)
 ONE = cases(f"""
     a grant is held back until it is acknowledged
       ask acquire me
@@ -96,8 +101,32 @@ ONE = cases(f"""
       closed? -> False
       finish -> end
       closed? -> True
+    a batch that granted nothing passes at once
+      ask {BATCH}
+      tick -> writes {BATCH}, WAIT 1 500
+      reads *3, :1, *3, :1, *2, :-1, :7, -OOM, :7 ->
+        {BATCH}: [1, [1, [-1, 7], ServerError('OOM')], 7]
+    a batch of releases is not waited for
+      ask batch release:a release:b
+      tick -> writes batch release:a release:b
+      reads *3, :0, *2, :1, :1, :7 -> batch release:a release:b: [0, [1, 1], 7]
+    a batch that is acknowledged counts
+      ask {BATCH}
+      tick -> writes {BATCH}, WAIT 1 500
+      reads *3, :0, *3, :1, :5, :6, :7
+      reads :1 -> {BATCH}: [0, [1, 5, 6], 7]
+    a batch that is not acknowledged only released
+      ask {BATCH}
+      tick -> writes {BATCH}, WAIT 1 500
+      reads *3, :0, *3, :1, :5, :6, :7
+      reads :0 -> {BATCH}: [1, [1, {LACK}, {LACK}], 7]
+    its errors and refusals stay what they are
+      ask {BATCH}
+      tick -> writes {BATCH}, WAIT 1 500
+      reads *3, :1, *3, -OOM, :5, *4, :0, :9, +you, :7, :7
+      reads :0 -> {BATCH}: [1, [ServerError('OOM'), {LACK}, [0, 9, b'you', 7]], 7]
 """)
-for op in ("extend me", "raise me", "prepare 1", "accept 1", "batch acquire:a"):
+for op in ("extend me", "raise me", "prepare 1", "accept 1", "rest me"):
     ONE[f"{op} is held back like an acquire"] = (
         f"ask {op}",
         f"tick -> writes {op}, WAIT 1 500",

@@ -136,7 +136,7 @@ def test_the_parts_of_a_batch_are_made_once() -> None:
         made.append([release()])
         return made[-1]
 
-    command = BatchCommand(SCRIPT, ME, ("batch",), singles)
+    command = BatchCommand(SCRIPT, ME, ("batch",), (), singles)
     assert command.parts is command.parts
     assert len(made) == 1
 
