@@ -21,7 +21,7 @@ from .kinds import (
 )
 from .results import Case
 from .runner import Cell
-from .systems import FLOOR, FLOOR_QUEUED, PYTHON_REDLOCKS
+from .systems import FLOOR, FLOOR_QUEUED, FLOOR_WAITING, PYTHON_REDLOCKS
 
 NODES = ("node-redlock", "redis-semaphore")
 WIDE, ONE = Case("cycle", 5, 100), Case("cycle", 5, 1)
@@ -77,8 +77,8 @@ CELLS = (
     Cell(WIDE_SINGLE_UV, (OURS, FLOOR, "redis-py"), _FIVE),
     Cell(WIDE_UV, (OURS, FLOOR, *PYTHON_REDLOCKS)),
     Cell(SPREAD, (OURS,), _FIVE),
-    Cell(ACKED, (OURS,), _FIVE),
-    Cell(SHARDED, (OURS,), _FIVE),
+    Cell(ACKED, (OURS, FLOOR), _FIVE),
+    Cell(SHARDED, (OURS, FLOOR), _FIVE),
     # The floor is called in the same way: from threads, into a loop in another thread.
     Cell(THREAD, (OURS, FLOOR, "redis-py"), _LONG),
     Cell(THREADS, (OURS, FLOOR, "redis-py"), _LONG),
@@ -92,8 +92,8 @@ CELLS = (
     Cell(APART_FIVE, (OURS, *REDLOCKS), _FEW),
     Cell(SHARE, (OURS,), _LONG_ONCE),
     Cell(SHARE_FIVE, (OURS,), _LONG_ONCE),
-    Cell(HAND, (OURS, "redis-py", "redis-semaphore"), _TWICE),
-    Cell(HAND_FIVE, (OURS, "redis-semaphore"), _TWICE),
+    Cell(HAND, (OURS, FLOOR_WAITING, "redis-py", "redis-semaphore"), _TWICE),
+    Cell(HAND_FIVE, (OURS, FLOOR_WAITING, "redis-semaphore"), _TWICE),
     Cell(FAR, (OURS, FLOOR), _ONCE),
     Cell(FAR_FIVE, (OURS, FLOOR), _ONCE),
     Cell(START, (OURS,), _ONCE),

@@ -30,7 +30,7 @@ from .scenarios import (
     threads,
     waiters,
 )
-from .systems import ON_ONE_NAME, System
+from .systems import FLOOR, ON_ONE_NAME, System
 from .votes import failing, quitter, together, zones
 from .workers import (
     elections,
@@ -92,8 +92,8 @@ SCENARIOS = {
     "new": Scenario(new, "cycles_per_s", (1, 5), (100,)),
     "threads": Scenario(threads, "cycles_per_s", (1, 5), (1, 32), kinds=("thread",)),
     "cycle4": Scenario(cycle4, "server_us", (1, 5), (100,)),
-    "acked": Scenario(acked, "cycles_per_s", (1,), (100,), systems=("asynclock",)),
-    "sharded": Scenario(sharded, "cycles_per_s", (1,), (100,), systems=("asynclock",)),
+    "acked": Scenario(acked, "cycles_per_s", (1,), (100,), systems=("asynclock", FLOOR)),
+    "sharded": Scenario(sharded, "cycles_per_s", (1,), (100,), systems=("asynclock", FLOOR)),
     "guards": Scenario(
         cycle, "cycles_per_s", (1, 5), (100,), systems=("asynclock", "asynclock-unguarded")
     ),

@@ -9,6 +9,8 @@ FLOOR = "floor-plain"
 """The limit in Python, which gives no fence."""
 FLOOR_QUEUED = f"{FLOOR}-queued"
 """The floor for many tasks that want one name. Each waits until the one before it is released."""
+FLOOR_WAITING = f"{FLOOR}-waiting"
+"""The floor for several processes that want one name: a release publishes, and a waiter asks."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,14 @@ SYSTEMS = {
         _ours("unguarded", "asynclock, guards off", restart_guard=False, clock_guard=False),
         _ours("observed", "asynclock with an observer", observed=True),
         *map(_queued, (_FLOOR, *_PEERS)),
+        replace(
+            _FLOOR,
+            name=FLOOR_WAITING,
+            label="plain floor that waits for a message",
+            contends=True,
+            options={"waits": True},
+            variant_of=FLOOR,
+        ),
     )
 }
 

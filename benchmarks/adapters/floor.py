@@ -2,7 +2,8 @@
 
 The commands are those of a plain Redlock without fences: SET NX PX, and compare-and-delete. There
 is no lock logic: no checks, no deadlines, no clean-up and no waiting. Like every Redlock it goes on
-at a majority of replies.
+at a majority of replies. The same for what else is measured: a primary with replicas, a Cluster,
+and the hand-over from one process to another.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 import hashlib
 import os
 import threading
+from binascii import crc_hqx
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -23,13 +25,19 @@ from . import Adapter
 _FREE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 
 
+def _packed(*words: bytes) -> bytes:
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # any length, says its code
+    return packed
+
+
 class _Votes:
     """One request to all nodes, which counts down to the majority."""
 
-    __slots__ = ("done", "missing")
+    __slots__ = ("done", "granted", "missing")
 
     def __init__(self, missing: int) -> None:
         self.missing = missing
+        self.granted = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -54,6 +62,12 @@ class _Link(asyncio.Protocol):
 
 
 class Floor(Adapter):
+    free = _FREE
+    """The script that releases a name."""
+
+    def link(self) -> _Link:
+        return _Link()
+
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self.links: list[_Link] = []
@@ -62,12 +76,12 @@ class Floor(Adapter):
             address = urlsplit(url)
             assert address.hostname
             assert address.port
-            _, link = await loop.create_connection(_Link, address.hostname, address.port)
+            _, link = await loop.create_connection(self.link, address.hostname, address.port)
             self.links.append(link)
         self.quorum = len(self.links) // 2 + 1
         self.px = b"%d" % (self.ttl * 1000)
-        self.sha = hashlib.sha1(_FREE, usedforsecurity=False).hexdigest().encode()
-        await self._ask(len(self.links), b"SCRIPT", b"LOAD", _FREE)
+        self.sha = hashlib.sha1(self.free, usedforsecurity=False).hexdigest().encode()
+        await self._ask(len(self.links), b"SCRIPT", b"LOAD", self.free)
 
     def _ask(self, quorum: int, *command: bytes) -> asyncio.Future[None]:
         votes = _Votes(quorum)
@@ -75,8 +89,7 @@ class Floor(Adapter):
             link.pending.append(votes)
         if not self.queue:
             votes.done.get_loop().call_soon(self._flush)
-        packed = hiredis.pack_command(command)  # type: ignore[arg-type]  # any length, says its code
-        self.queue.append(packed)
+        self.queue.append(_packed(*command))
         return votes.done
 
     def _flush(self) -> None:
@@ -118,4 +131,126 @@ class Floor(Adapter):
             link.transport.close()
 
 
-ADAPTER = Floor
+class Acked(Floor):
+    """The floor on a primary: a grant counts once the WAIT behind all SET of its tick is answered.
+
+    The SET itself is answered before that.
+    """
+
+    group: _Votes | None = None
+    """The acquires of this tick."""
+
+    async def acquire(self, name: str) -> tuple[bytes, bytes]:
+        key, owner = name.encode(), os.urandom(16).hex().encode()
+        self._ask(1, b"SET", key, owner, b"NX", b"PX", self.px)
+        if self.group is None:
+            self.group = _Votes(1)
+        await self.group.done
+        return key, owner
+
+    def _flush(self) -> None:
+        if self.group is not None:
+            self.queue.append(_packed(b"WAIT", b"%d" % self.options["acks"], b"1000"))
+            self.links[0].pending.append(self.group)
+            self.group = None
+        super()._flush()
+
+
+class Sharded(Floor):
+    """The floor on a Cluster whose primaries, in the order of the URL, have equal shares of slots.
+
+    All commands of a tick to one shard are one write.
+    """
+
+    async def open(self) -> None:
+        address = urlsplit(self.urls[0])
+        self.urls = [f"redis://{one}" for one in address.netloc.split(",")]
+        await super().open()
+        self.queues: list[list[bytes]] = [[] for _ in self.links]
+
+    def _shard(self, key: bytes) -> int:
+        return (crc_hqx(key, 0) % 16_384 * len(self.links)) // 16_384
+
+    def _send(self, key: bytes, *command: bytes) -> asyncio.Future[None]:
+        shard, votes = self._shard(key), _Votes(1)
+        self.links[shard].pending.append(votes)
+        if not any(self.queues):
+            votes.done.get_loop().call_soon(self._flush_all)
+        self.queues[shard].append(_packed(*command))
+        return votes.done
+
+    def _flush_all(self) -> None:
+        for link, queue in zip(self.links, self.queues, strict=True):
+            if queue:
+                link.transport.write(b"".join(queue))
+                queue.clear()
+
+    async def acquire(self, name: str) -> tuple[bytes, bytes]:
+        key, owner = name.encode(), os.urandom(16).hex().encode()
+        await self._send(key, b"SET", key, owner, b"NX", b"PX", self.px)
+        return key, owner
+
+    async def release(self, lease: Any) -> None:
+        await self._send(lease[0], b"EVALSHA", self.sha, b"1", *lease)
+
+
+class _Hearing(_Link):
+    """A link that also counts the grants, and the messages that a name is free."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__()
+        self.waiting = waiting
+
+    def data_received(self, data: bytes) -> None:
+        quorum = self.waiting.quorum
+        self.reader.feed(data)
+        while (reply := self.reader.gets()) is not False:
+            push = isinstance(reply, hiredis.PushNotification)
+            if push and reply[0] != b"message":
+                continue  # the reply to SUBSCRIBE
+            votes = self.waiting.heard[reply[1]] if push else self.pending.popleft()
+            votes.missing -= 1
+            votes.granted += reply == b"OK"
+            if not votes.done.done() and (votes.granted == quorum or not votes.missing):
+                votes.done.set_result(None)
+
+
+class Waiting(Floor):
+    """The floor of a hand-over: each release publishes, and the next process asks all nodes then.
+
+    It asks once a majority of the nodes has published. One task of a process waits for a name.
+    """
+
+    free = _FREE.replace(b"then return", b'then redis.call("publish",KEYS[1],1) return')
+
+    async def open(self) -> None:
+        self.heard: dict[bytes, _Votes] = {}
+        await super().open()
+        await self._ask(len(self.links), b"HELLO", b"3")
+
+    def link(self) -> _Link:
+        return _Hearing(self)
+
+    async def acquire(self, name: str) -> tuple[bytes, bytes]:
+        key, owner = name.encode(), os.urandom(16).hex().encode()
+        if key not in self.heard:
+            for link in self.links:
+                link.transport.write(_packed(b"SUBSCRIBE", key))
+        while True:
+            heard = self.heard[key] = _Votes(self.quorum)
+            done = self._ask(len(self.links), b"SET", key, owner, b"NX", b"PX", self.px)
+            votes = self.links[0].pending[-1]
+            await done
+            if votes.granted >= self.quorum:
+                return key, owner
+            await heard.done
+
+
+def _made(urls: Sequence[str], ttl: float, options: Mapping[str, Any]) -> Floor:
+    cluster = "+cluster" in urls[0]
+    waits = options.get("waits")
+    kind = Acked if options.get("acks") else Sharded if cluster else Waiting if waits else Floor
+    return kind(urls, ttl, options)
+
+
+ADAPTER = _made

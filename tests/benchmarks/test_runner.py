@@ -18,7 +18,7 @@ from benchmarks.remote import WorkerError
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
 from benchmarks.runner import Cell, matrix, missing
-from benchmarks.systems import ENVIRONMENTS, FLOOR, QUEUED, SYSTEMS
+from benchmarks.systems import ENVIRONMENTS, FLOOR, FLOOR_WAITING, QUEUED, SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
@@ -61,12 +61,16 @@ def test_a_whole_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("scenarios", "systems"),
-    [(("threads", "cycle4"), ("asynclock", "redis-py")), (("acked", "sharded"), ("asynclock",))],
+    [
+        (("threads", "cycle4"), ("asynclock", "redis-py")),
+        (("acked", "sharded"), ("asynclock", FLOOR)),
+        (("handover",), ("asynclock", FLOOR_WAITING)),
+    ],
 )
 def test_threads_processes_replicas_and_shards(
     tmp_path: Path, scenarios: tuple[str, ...], systems: tuple[str, ...]
 ) -> None:
-    """The scenarios beside `cycle`: code that blocks, four processes, and other servers."""
+    """Code that blocks, four processes, other servers, and the floor of a hand-over."""
     out = tmp_path / "2000-01-01"
     chosen = ["--nodes=1", "--tasks=4", *(f"--system={one}" for one in systems)]
     settings = [*TINY, "--ttl=8", "--max-ttl=8"]
@@ -75,7 +79,11 @@ def test_threads_processes_replicas_and_shards(
     assert measured.problems == {}
     for scenario in scenarios:
         for system in systems:
-            check_cycles(measured, Case(scenario, 1, 4), system)
+            case = Case(scenario, 1, 4)
+            if scenario == "handover":
+                assert measured.median(case, system, "handover_p50_ms") > 0
+            else:
+                check_cycles(measured, case, system)
 
 
 def check_cycles(measured: Results, case: Case, system: str) -> None:
