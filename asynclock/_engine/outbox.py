@@ -3,8 +3,8 @@
 Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
 first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
 the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
-that are down or in quarantine. If any other node can't take batches, as a Cluster never can, each
-name goes to all nodes in a command of its own, and so does a request that has a ticket.
+that are down or in quarantine. If any other node can't take batches, each name goes to all nodes in
+a command of its own, and so does a request that has a ticket. On a Cluster a batch has one name.
 """
 
 from __future__ import annotations
@@ -288,6 +288,9 @@ def batch_release(context: Context, one: Release, *, joined: bool) -> None:
     joined: a task of this process asks for the name now, so its acquire may join the batch.
     """
     spec, nodes = one.spec, context.multiplexer
+    if nodes.batch == 1:  # no other release may join it
+        nodes.deliver(one.command(), one, nodes.everyone)
+        return
     batch = (nodes.unsent and _with_room(nodes.unsent, spec, None)) or Batch(context, spec)
     batch.releases.append(one)
     _send_soon(nodes, batch, wait=joined)
@@ -302,13 +305,14 @@ def _put(ask: Ask) -> None:
     # All objects exist by now. Creating one may start a garbage collection, which may close another
     # call, and the release of that call sends all batches.
     context, spec, alike = ask.context, ask.spec, (ask.ttl, ask.waits)
-    unsent = context.multiplexer.unsent
-    batch = (unsent and _with_room(unsent, spec, alike)) or Batch(context, spec)
+    nodes = context.multiplexer
+    room = nodes.batch > 1 and nodes.unsent and _with_room(nodes.unsent, spec, alike)
+    batch = room or Batch(context, spec)
     batch.ttl, batch.waits = alike
     ask.batch = batch
     batch.asks.append(ask)
     context.undos[ask] = ask.withdraw
-    _send_soon(context.multiplexer, batch, wait=False)
+    _send_soon(nodes, batch, wait=False)
 
 
 def _with_room(unsent: list[UnsentBatch], spec: LockSpec, alike: Alike | None) -> Batch | None:

@@ -51,7 +51,8 @@ class Multiplexer:
         """The numbers of all nodes."""
         self.quorum: int = majority(len(self.nodes))
         self.batch = batch
-        """Maximum number of leases in one renewal command (1 on a Cluster)."""
+        """Maximum number of leases in one renewal command. 1 on a Cluster: there all commands have
+        one name."""
         self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""

@@ -24,7 +24,7 @@ from ..replicated.acks import UNSUPPORTED
 from ..replicated.primary import PrimaryDialer
 from ..replicated.watched import POLL, WatchedNode
 from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
-from ..script import ASKING, CACHING, GRANTED, Command, Word
+from ..script import ACQUIRE, ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
 from .shards import ClusterTrust, KeptNodes, Shards, ViewReader
 from .slots import SLOTS, Address, View, read_redirect, slot_of, why_none
@@ -94,12 +94,14 @@ class ClusterNode:
 
     @property
     def takes_batches(self) -> bool:
-        """Always False: all keys of a script must be in one hash slot."""
-        return False
+        """Always True: all keys of a script must be in one hash slot, so a batch has one name."""
+        return True
 
-    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:  # noqa: ARG002 - as `Node.send_batch`
-        """Send `command`, as `ask` does."""
+    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the acquire of one name; see `Node.send_batch`."""
         self.ask(command, sink, index)
+        if now:
+            self.write()
 
     def write(self) -> None:
         """Write all queued commands, as `Node.write` does."""
@@ -380,7 +382,7 @@ class RoutedCommand:
     """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
-        "_claim",
+        "_claims",
         "_cluster",
         "_command",
         "_index",
@@ -411,15 +413,14 @@ class RoutedCommand:
         self._left = MOST_REDIRECTS
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
-        self._sent = 0.0
-        self._shard: ServerNode | None = None
+        self._sent = now = _clock.now()
+        self.until = now + cluster.settings.node_timeout
         self.release = release
         """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
-        self.slot = slot_of(command)
-        self.until = _clock.now() + cluster.settings.node_timeout
-        self._claim = command.claims[0] if command.claims else None
-        if self._claim is not None:
-            cluster.claiming[self._claim] = self
+        self.slot = slot_of(tuple(command.keys))
+        self._claims = command.op == ACQUIRE
+        if self._claims:
+            cluster.claiming[command.owner] = self
 
     def go(self) -> None:
         """Send the command to the server that has its slot; park it if none is known."""
@@ -451,13 +452,13 @@ class RoutedCommand:
         return True
 
     def _answer(self, reply: Any) -> None:
-        if self._claim is not None and self._cluster.claiming.get(self._claim) is self:
-            del self._cluster.claiming[self._claim]
+        claiming = self._cluster.claiming
+        if self._claims and claiming.get(self._command.owner) is self:
+            del claiming[self._command.owner]
         self._sink.on_reply(self._index, reply)
 
     def _send(self, shard: ServerNode, command: Command) -> None:
-        now = _clock.now()
-        self._shard, self._sent = shard, now
+        self._shard, self._sent = shard, (now := _clock.now())
         obstacle = shard.obstacle(now) if self._command.op in VOTES else None
         if obstacle is not None:
             self._answer(told_by(shard.address, obstacle))
@@ -466,19 +467,17 @@ class RoutedCommand:
 
     def on_reply(self, _index: int, reply: Any) -> None:
         """Take the shard's answer: pass it on, or follow its redirect."""
-        cluster, shard = self._cluster, self._shard
-        if shard is None:
-            return
-        cluster.round_trip = shard.round_trip
+        shard, operation = self._shard, self._command.op
+        self._cluster.round_trip = shard.round_trip
         if type(reply) is Failure:
             self._failed(reply, shard)
             return
-        operation = self._command.op
-        if operation in VOTES and shard.lack is not None:
-            shard.note(None)
-        granted = type(reply) is list and reply[:1] == [GRANTED]
-        if operation in VOTES and granted and self._sent < shard.trust.votes_from:
-            reply = told_by(shard.address, quarantined(shard))
+        if operation in VOTES:
+            if shard.lack is not None:
+                shard.note(None)
+            granted = type(reply) is list and reply[:1] == [GRANTED]
+            if self._sent < shard.trust.votes_from and granted:
+                reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
         self._answer(reply)

@@ -82,9 +82,10 @@ def key_slot(key: bytes) -> int:
     return crc_hqx(tag if brace and tag else key, 0) % SLOTS
 
 
-def slot_of(command: Command) -> int | None:
+@lru_cache(maxsize=1024)
+def slot_of(keys: tuple[str, ...]) -> int | None:
     """Return the slot of all keys of a command; None if they are in several slots."""
-    slots = {key_slot(key.encode("utf-8", "surrogateescape")) for key in command.keys}
+    slots = {key_slot(key.encode("utf-8", "surrogateescape")) for key in keys}
     return slots.pop() if len(slots) == 1 else None
 
 
