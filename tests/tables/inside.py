@@ -14,7 +14,7 @@ import pytest
 
 from asynclock import LockManager, _clock
 from asynclock._engine import grant as grants
-from asynclock._nodes.cluster import slots
+from asynclock._nodes.cluster import shards
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.replicated.sentinel import SentinelNode, SentinelView
 from asynclock._primitives import election, lock, multi, readwrite, semaphore
@@ -138,7 +138,7 @@ def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
         return replace(await ask(self), host=host)
 
     patch.setattr(SentinelNode, "_ask_sentinels", named)
-    patch.setattr(slots, "_address", lambda one, _asked: (host, int(one[1])))
+    patch.setattr(shards, "_address", lambda one, _asked: (host, int(one[1])))
 
 
 def names_in_use(locks: LockManager) -> list[str]:

@@ -26,8 +26,18 @@ from ..replicated.watched import POLL, WatchedNode
 from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
 from ..script import ACQUIRE, ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
-from .shards import ClusterTrust, KeptNodes, Shards, ViewReader
-from .slots import SLOTS, Address, View, read_redirect, slot_of, why_none
+from .shards import (
+    SLOTS,
+    Address,
+    ClusterTrust,
+    KeptNodes,
+    Shards,
+    View,
+    ViewReader,
+    read_redirect,
+    slot_of,
+    why_none,
+)
 
 LOOK_GAP = 0.05
 """Minimum seconds between two readings of the view."""

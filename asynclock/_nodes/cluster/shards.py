@@ -1,14 +1,22 @@
-"""The primaries of a cluster: one node with its own guards for each of them."""
+"""The primaries of a cluster: which slots the servers' views give them, and a node for each.
+
+https://redis.io/docs/latest/commands/cluster-slots/
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from binascii import crc_hqx
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeVar
 
 from ... import _clock
 from ..._background import Background
+from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
 from ..._rules.quorum import majority
 from ..._rules.trust import Facts, StandStill, Trust
 from ...events import Observers
@@ -16,12 +24,131 @@ from ..endpoint import Endpoint
 from ..handshake import HandshakeError
 from ..node import Node, NodeLink, NodeSettings
 from ..replicated.acks import AckedLink, KnownReplicas
-from ..replicated.poll import poll, source_node
 from ..replicated.primary import PrimaryDialer
-from ..replicated.watched import WatchedNode, poll_patience
-from ..replies import REDIRECTS, Failure
+from ..replicated.watched import SILENT, WatchedNode, poll, poll_patience, source_node
+from ..replies import REDIRECTS, Failure, number, parse_info
+from ..script import Command
 from ..server import ServerNode
-from .slots import QUESTIONS, Address, Shard, View, confirmations, mark_key, read_views
+
+SLOTS = 16_384
+QUESTIONS = (Command.plain("CLUSTER", "SLOTS"), Command.plain("CLUSTER", "INFO"))
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Shard:
+    """A primary in the view: its number of replicas and one slot that it serves."""
+
+    replicas: int
+    slot: int
+
+
+@dataclass(slots=True)
+class View:
+    """The cluster as one server sees it; the view with the highest epoch is the newest."""
+
+    epoch: int
+    owners: list[Address | None] = field(default_factory=lambda: [None] * SLOTS)
+    """The primary of each slot."""
+    shards: dict[Address, Shard] = field(default_factory=dict)
+    others: set[Address] = field(default_factory=set)
+    """The replicas, which also have a view of the cluster."""
+
+
+def read_view(asked: Address, slots: Any, info: Any) -> View | None:
+    """Return the view in the answers of server `asked` to QUESTIONS; None if it has none."""
+    if isinstance(slots, Failure) or isinstance(info, Failure) or not slots:
+        return None
+    view = View(number(parse_info(info), "cluster_current_epoch") or 0)
+    for first, last, primary, *replicas in slots:
+        owner = _address(primary, asked)
+        view.owners[first : last + 1] = [owner] * (last + 1 - first)
+        view.shards.setdefault(owner, Shard(len(replicas), first))
+        view.others.update(_address(replica, asked) for replica in replicas)
+    view.others -= view.shards.keys()
+    return view
+
+
+def _address(server: Sequence[Any], asked: Address) -> Address:
+    # A server that doesn't know its own host name leaves it out: then it is the one we asked.
+    host = (server[0] or b"").decode()
+    return (host if host not in ("", "?") else asked[0], int(server[1]))
+
+
+def read_redirect(cause: str, asked: Address) -> Address | None:
+    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one."""
+    words = cause.split()
+    if len(words) < 3:
+        return None
+    host, _, port = words[2].rpartition(":")
+    return (host.strip("[]") or asked[0], int(port)) if port.isdigit() else None
+
+
+def key_slot(key: bytes) -> int:
+    """Return the hash slot of a key: of its first hash tag that is not empty, or of all of it.
+
+    This is redis-py's function, whose import takes a fifth of a second.
+    """
+    _, _, rest = key.partition(b"{")
+    tag, brace, _ = rest.partition(b"}")
+    return crc_hqx(tag if brace and tag else key, 0) % SLOTS
+
+
+@lru_cache(maxsize=1024)
+def slot_of(keys: tuple[str, ...]) -> int | None:
+    """Return the slot of all keys of a command; None if they are in several slots."""
+    slots = {key_slot(key.encode("utf-8", "surrogateescape")) for key in keys}
+    return slots.pop() if len(slots) == 1 else None
+
+
+@lru_cache(maxsize=64)
+def mark_key(prefix: str, slot: int) -> str:
+    """Return the key of the mark of the primary that serves this slot."""
+    for tag in map(str, count()):
+        if key_slot(tag.encode()) == slot:
+            return derived(lock_key(prefix + HASH_TAG, tag), PRIMARY)
+    raise AssertionError
+
+
+def read_views(
+    asked: Sequence[Address], answers: Sequence[Sequence[Any]]
+) -> tuple[dict[Address, View], list[Failure]]:
+    """Return the view of each server that has one, and why others have none."""
+    views: dict[Address, View] = {}
+    failures: list[Failure] = []
+    for address, answer in zip(asked, answers, strict=True):
+        failures += [reply for reply in answer if isinstance(reply, Failure)]
+        try:
+            view = read_view(address, *answer)
+        except Exception as error:  # an unreadable answer of one server must not affect others
+            cause = f"its view can't be read: {type(error).__name__}: {error}"
+            failures.append(Failure(cause))
+            continue
+        if view is not None:
+            views[address] = view
+    return views, failures
+
+
+def why_none(failures: Sequence[Failure]) -> Failure:
+    """Return why no server has a view."""
+    known = [failure for failure in failures if failure is not SILENT]
+    causes = "; ".join(sorted({failure.cause for failure in known}))
+    hopeless = bool(known) and all(failure.permanent for failure in known)
+    cause = f"no server reported the slots ({causes or 'none are assigned'})"
+    return Failure(cause, permanent=hopeless)
+
+
+def confirmations(view: View, views: Mapping[Address, View]) -> dict[Address, int]:
+    """Return for each primary of `view` how many primaries name it as the owner of its slots."""
+    voters = [views[address] for address in view.shards if address in views]
+    return {
+        address: sum(voter.owners[shard.slot] == address for voter in voters)
+        for address, shard in view.shards.items()
+    }
+
+
+# the nodes of the primaries
 
 MARK_MOVED = Failure("the slot of its mark moves to another server")
 """It has no code: commands in other slots would follow that of a redirect."""
@@ -74,12 +201,12 @@ class Shards:
         if self.view is None:
             return
         counts = confirmations(self.view, views)
-        for address, count in counts.items():
+        for address, agreed in counts.items():
             shard = self.nodes[address]
-            if count >= majority(len(counts)):
+            if agreed >= majority(len(counts)):
                 shard.confirm(asked)
             else:
-                shard.doubt = f"only {count} of {len(counts)} primaries confirm it as a primary"
+                shard.doubt = f"only {agreed} of {len(counts)} primaries confirm it as a primary"
                 self._look_again()
 
     def _tell_replicas(self, node: ServerNode, shard: Shard) -> None:

@@ -19,7 +19,7 @@ from ...errors import ConfigurationError
 from ..link import Link
 from ..replies import NO_ACKS, NOBODY, Failure, Sink, number, parse_info, reader
 from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
-from .roster import REPLICATION, Around, Term
+from .mark import REPLICATION, Around, Term
 
 RECOUNT = 1.0
 """Seconds between counts of the replicas, for "majority" and "all"."""

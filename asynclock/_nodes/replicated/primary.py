@@ -22,8 +22,7 @@ from ..node import NodeLink, NodeSettings
 from ..replies import READONLY, Failure, major_minor
 from ..script import Script
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
-from .mark import leave_mark
-from .roster import Term
+from .mark import Term, leave_mark
 
 _log = logging.getLogger("asynclock.nodes")
 

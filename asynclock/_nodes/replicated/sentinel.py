@@ -30,10 +30,9 @@ from ..replies import Failure, by_field, told_by
 from ..script import Command
 from ..server import ServerNode
 from .acks import AckedLink, KnownReplicas
-from .poll import poll, source_node
+from .mark import MARGIN, Heirs, Term
 from .primary import PrimaryDialer
-from .roster import MARGIN, Heirs, Term
-from .watched import POLL, WatchedNode, poll_patience
+from .watched import POLL, WatchedNode, poll, poll_patience, source_node
 
 if TYPE_CHECKING:
     from redis.asyncio.sentinel import SentinelConnectionPool

@@ -7,20 +7,27 @@ without being sent, and replies to writes don't count. Two majorities share a wa
 primary grants nothing later than CONFIRMED seconds after a majority named the new one. The new
 primary's first quarantine is longer by that time (`Facts.lag`). Releases are sent in any case.
 Reasons: docs/decisions/0020.
+
+`poll` asks the watchers. One of them may be frozen, so it doesn't wait for all.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import product
+from typing import Any, Final
 
 from ... import _clock
+from ..._rules.quorum import majority
 from ..._rules.trust import Facts
 from ...events import Observers
-from ..handshake import HandshakeError
-from ..node import NodeLink, NodeSettings
-from ..replies import Failure, Sink
+from ..endpoint import Endpoint
+from ..handshake import HandshakeError, greet
+from ..link import Link
+from ..node import Node, NodeLink, NodeSettings
+from ..replies import Failure, Gather, Sink, told_by
 from ..script import Command
 from ..server import Dial, ServerNode
 
@@ -37,6 +44,45 @@ def poll_patience(node_timeout: float) -> float:
     within CONFIRMED, whatever the node timeout.
     """
     return min(node_timeout, POLL) / 4
+
+
+SILENT = Failure("no answer yet")
+
+
+async def poll(
+    servers: Iterable[Node], questions: Sequence[Command], patience: float
+) -> list[list[Any]]:
+    """Return each server's answers, in the order of the questions; a failure names its server.
+
+    Once a majority has answered, the others get `patience` seconds.
+    """
+    asked, each = tuple(servers), len(questions)
+    replies = Gather(each * len(asked), each * majority(len(asked)), patience)
+    for index, (server, question) in enumerate(product(asked, questions)):
+        server.ask(question, replies, index)
+    await replies.complete
+    found = [replies.found.get(index, SILENT) for index in range(each * len(asked))]
+    return [
+        [_named(server, reply) for reply in found[first : first + each]]
+        for server, first in zip(asked, range(0, len(found), each), strict=True)
+    ]
+
+
+def _named(server: Node, reply: Any) -> Any:
+    answered = reply is not SILENT and isinstance(reply, Failure)
+    return told_by(server.address, reply) if answered else reply
+
+
+def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
+    """Return a node for questions about primaries only: logged in, no guards, no observers."""
+
+    async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
+        return await greet(endpoint, node, settings.node_timeout, limit), Facts()
+
+    unguarded = replace(settings, restart_guard=False, record_key="")
+    node = ServerNode(endpoint.address, open_link, unguarded, Observers())
+    node.late = endpoint.late
+    return node
 
 
 class WatchedNode(ServerNode):

@@ -11,9 +11,8 @@ from asynclock import _clock
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import mark as marks
 from asynclock._nodes.replicated import primary as primaries
-from asynclock._nodes.replicated import roster
 from asynclock._nodes.replicated.acks import Acks
-from asynclock._nodes.replicated.roster import Around, Heirs, Term
+from asynclock._nodes.replicated.mark import Around, Heirs, Term
 from asynclock._nodes.replies import NO_ACKS, Failure, Sink
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory import MemoryNode
@@ -185,7 +184,7 @@ def test_a_mark_that_does_not_change_is_written_again_before_it_expires(
     heirs, primary = looked(Primary())
     assert primary.changes == []
     for _ in range(3):
-        now += roster.REFRESH / 2
+        now += marks.REFRESH / 2
         if breaks:
             assert not heirs.met(Facts(run_id="old"), OLD, 4, LAG)
         heirs.look(primary, {"::1:7": "heir"}, 0.0)
@@ -202,7 +201,7 @@ def test_a_replica_that_is_new_is_listed_where_nobody_changed_the_mark() -> None
 
 async def leave(node: MemoryNode, process: str, begins: str = "") -> list[Any]:
     """Leave a mark: return whether it was there, its age, whose it was, and its roster."""
-    script = marks.SCRIPT.source
+    script = marks.MARK_SCRIPT.source
     reply = await node.command("EVAL", script, 1, "m", process, 60_000, begins)
     assert 50_000 < await node.command("PTTL", "m") <= 60_000
     same, since, before, found, now = reply
@@ -233,7 +232,7 @@ async def test_a_mark_keeps_the_roster_of_its_term() -> None:
     node = MemoryNode()
 
     async def change(seen: str, newer: str) -> str:
-        await node.command("EVAL", roster.SCRIPT.source, 1, "m", seen, newer, 60_000)
+        await node.command("EVAL", marks.ROSTER_SCRIPT.source, 1, "m", seen, newer, 60_000)
         found: str = await node.command("GET", "m")
         return found
 

@@ -12,9 +12,9 @@ import pytest
 
 from asynclock import _clock
 from asynclock._engine.outbox import plain
-from asynclock._nodes.cluster.shards import ClusterTrust
-from asynclock._nodes.cluster.slots import (
+from asynclock._nodes.cluster.shards import (
     SLOTS,
+    ClusterTrust,
     View,
     confirmations,
     read_redirect,
@@ -26,9 +26,9 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import NEEDED_CHECKS, Patience
 from asynclock._nodes.multiplexer import barred, quarantined
 from asynclock._nodes.replicated.mark import leave_mark
-from asynclock._nodes.replicated.poll import SILENT, poll
 from asynclock._nodes.replicated.primary import older
 from asynclock._nodes.replicated.sentinel import SentinelView, agreed_primary
+from asynclock._nodes.replicated.watched import SILENT, poll
 from asynclock._nodes.replies import Failure, Gather, ServerError, failure, parse_info, read_facts
 from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
 from asynclock._primitives.lock import SCRIPT, spec

@@ -13,8 +13,8 @@ from redis.crc import key_slot
 
 import asynclock
 from asynclock._keys import PRIMARY, SEEN, counter, derived, lock_key, split
-from asynclock._nodes.cluster import slots as cluster_slots
-from asynclock._nodes.cluster.slots import mark_key
+from asynclock._nodes.cluster import shards as cluster_slots
+from asynclock._nodes.cluster.shards import mark_key
 from asynclock._nodes.replicated.mark import MARK_KEY
 from asynclock._primitives.semaphore import slot
 
