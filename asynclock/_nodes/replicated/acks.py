@@ -169,10 +169,10 @@ class AckedLink:
         due = self.recount and now - self._counted_at >= RECOUNT
         if due and isinstance(self._acks.wanted, str):
             self._counted_at = now
-            self._link.send(REPLICATION, _Count(self), 0)
+            self._link.send(REPLICATION, self, 1)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
-        sink: Sink = _Verdict(self)
+        sink: Sink = self
         if self.term is not None:
             sink = Around(self.term, self.settle)
             self._link.send(self.term.question, sink, 0)
@@ -225,9 +225,15 @@ class AckedLink:
             return Failure(f"{count} of {needed} replicas {did} the grant {within}", code=NO_ACKS)
         return None
 
-    def counted(self, replicas: int) -> None:
-        """Raise the number of replicas; it never falls, as a lost one may return as the primary."""
-        self.replicas = max(self.replicas, replicas)
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Take the reply to a WAIT (0) or to INFO (1), which has the number of replicas.
+
+        That number never falls, as a lost one may return as the primary.
+        """
+        if index == 0:
+            self.settle(reply)
+        else:
+            self.replicas = max(self.replicas, number(parse_info(reply), "connected_slaves") or 0)
 
 
 @reader
@@ -247,11 +253,6 @@ def _unsupported(failure: Failure) -> Failure:
     if failure.code == "ERR" and "WAITAOF" in text:
         return Failure(f"durable=True: {failure.cause}", permanent=True, code=UNSUPPORTED)
     return failure
-
-
-def connected_replicas(info: object) -> int | None:
-    """Return the number of replicas in a reply to INFO; None if there is none."""
-    return number(parse_info(info), "connected_slaves")
 
 
 class _Grant:
@@ -288,37 +289,6 @@ def without(reply: Any, acquires: int, lack: Failure) -> Any:
     match reply:
         case [int(), list(said), int(clock)] if acquires:
             first = len(said) - acquires
-            return [
-                1,
-                said[:first] + [lack if granted(one) else one for one in said[first:]],
-                clock,
-            ]
+            left = [lack if granted(one) else one for one in said[first:]]
+            return [1, said[:first] + left, clock]
     return lack
-
-
-class _Verdict:
-    """Takes the reply to a WAIT."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: AckedLink) -> None:
-        self._link = link
-
-    def on_reply(self, _index: int, reply: Any) -> None:
-        """Pass the reply on to the link."""
-        self._link.settle(reply)
-
-
-class _Count:
-    """Takes the reply to INFO replication."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: AckedLink) -> None:
-        self._link = link
-
-    def on_reply(self, _index: int, reply: Any) -> None:
-        """Pass the number of replicas on to the link, if the reply has it."""
-        count = connected_replicas(reply)
-        if count is not None:
-            self._link.counted(count)
