@@ -133,7 +133,7 @@ class Grant:
     contended: bool
     """Whether other processes waited then."""
     held_since: float
-    """When the present lease began."""
+    """When the present lease began; `handed_to` sets this and the two limits for the first one."""
     alarm: float
     """When renewal checks this next; 0 once the grant is over."""
     renew_until: float
@@ -177,7 +177,7 @@ class Grant:
         self.spec = spec
         self.owner = owner
         self.options = options
-        self.fence = fence
+        self.fence = self.top = fence
         self.ttl = options.ttl
         self.valid_until = self.asked_until = valid_until
         self.voters = tuple(voters)
@@ -185,16 +185,11 @@ class Grant:
         self.queue = queue
         self.since = since
         self.contended = contended
-        self.held_since = 0.0
-        self.alarm = 0.0
-        self.renew_until = 0.0
-        self.hold_until = FOREVER
         self.reference = None
         self.bodies = ()
         self.ending = None
         self.lost_reason = None
         self.fences = _NONE
-        self.top = fence
         self.reserving = None
         self.restored = _NO_NODE
         self.sooner_at = FOREVER

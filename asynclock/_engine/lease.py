@@ -432,9 +432,9 @@ class Lease(_settings.Answering):
         Raises LeaseLostError if the lease has ended, RuntimeError if it has been entered already,
         ConfigurationError in another event loop than the manager's.
         """
-        self._notice_end()
         grant = self._grant
-        if grant is None or not grant.alarm:
+        if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
+            self._notice_end()
             raise self._loss_error()
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")

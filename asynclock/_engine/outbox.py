@@ -103,31 +103,29 @@ class Batch(SentBatch):
         "ttl",
         "waits",
     )
+    ttl: float
+    """Seconds for which the names are requested; like all here, unset without acquires."""
+    waits: tuple[Word, ...]
+    """Arguments of an acquire that waits if it is refused; () if none of these waits."""
     _limits: tuple[int, int, int]
     """The fence floor, the time after which no node may acquire, and the fences' retention."""
+    _give_up_at: float
+    """The moment on our clock that each node takes for the second one; 0 if that is known."""
 
     def __init__(self, context: Context, spec: LockSpec) -> None:
         self.asks = []
         self.sent = self.sending = False
         self.sent_to = []
         self.absent = {}
-        self.started = self.valid_until = 0.0
         self.agreeing = []
-        self.numbers = []
+        self.numbers = ()
         self.voters = ()
         self.context = context
         self.spec = spec
         """The first name; all others have the same script, and as many keys."""
-        self.ttl: float = 0.0
-        """Seconds for which the names are requested."""
-        self.waits: tuple[Word, ...] = ()
-        """Arguments of an acquire that waits if it is refused; () if none of these waits."""
         self.releases: list[Release] = []
         self._split = False
         self._nodes = context.multiplexer
-        self._limits = 0, 0, context.retention
-        self._give_up_at = 0.0
-        self._missing = 0
         self.names = 1
         """Number of names that were ever put in: a name that is taken out makes no room."""
         self._nodes.unsent.append(self)
@@ -144,6 +142,7 @@ class Batch(SentBatch):
             self.started = started = _clock.now()
             if asks:
                 self.valid_until = validity.valid_until(started, self.ttl)
+            sent_to = self.sent_to
             for index, node in enumerate(nodes.nodes):
                 takes = node.takes_batches
                 lack = None if takes else node.silence
@@ -152,17 +151,18 @@ class Batch(SentBatch):
                 if lack is not None:
                     self.absent[index] = lack
                 elif takes:
-                    self.sent_to.append(index)
+                    sent_to.append(index)
                 else:
                     self._send_singly()
                     return
-            if len(self.sent_to) < nodes.quorum:
+            self._missing = len(sent_to)
+            if self._missing < nodes.quorum:
                 self._send_singly()
                 return
-            command, self._missing = self._command(), len(self.sent_to)
+            command = self._command()
             nodes.undecided += 1
             nodes.singles = nodes.singles + 1 if self.names == 1 else 0
-            for index in self.sent_to:
+            for index in sent_to:
                 nodes.nodes[index].send_batch(command, self, index, now=now)
             for release in self.releases if self.absent else ():
                 nodes.deliver(release.command(), release, tuple(self.absent))
@@ -180,12 +180,11 @@ class Batch(SentBatch):
 
     def _command(self) -> Command:
         """Build the command for all names; for one name its own, which takes a node less time."""
-        nodes, asks, releases = self._nodes, self.asks, self.releases
+        nodes, asks, releases, context = self._nodes, self.asks, self.releases, self.context
         if asks:
-            patience = LATE_TIMER_FACTOR * self.context.settings.node_timeout
-            until = self.started + patience
+            until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
             floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
-            self._limits = floor, not_after, self.context.retention
+            self._limits = floor, not_after, context.retention
             # If too few clocks are known for a common limit, each node gets one by its own clock.
             self._give_up_at = 0.0 if not_after else until
         if len(releases) + len(asks) == 1:
@@ -194,15 +193,18 @@ class Batch(SentBatch):
         names += [ask.spec.all_keys for ask in asks]
         locks, counters, *others = zip(*names, strict=True)
         keys = [*locks, *chain(*others), *counters[len(releases) :]]
-        wait = self.waits[0] if self.waits else 0
-        args: list[Word] = [BATCH, len(releases), ms(self.ttl), *self._limits, wait]
+        terms: tuple[Word, ...] = 1, 0, 0, context.retention, 0
+        if asks:
+            terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
+        args: list[Word] = [BATCH, len(releases), *terms]
         args += [release.owner for release in releases]
         owners = [ask.owner for ask in asks]
         singles = partial(self._singles, releases, asks)
         command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
         command.unlimited = bool(releases)
         command.wakes = [key for release in releases for key in release.spec.watched]
-        command.give_up_at = self._give_up_at
+        if asks:
+            command.give_up_at = self._give_up_at
         return command
 
     def _singles(self, releases: list[Release], asks: list[Ask]) -> list[Command]:
@@ -333,11 +335,10 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
 
     wait: another name will be put in before the tick ends, so the task is not alone.
     """
-    another = (batch.names + 1) * len(batch.spec.all_keys)
     # To wait for the end of the tick gains nothing if many batches in a row had one name, and all
     # have their verdicts. Compare Nagle's rule, RFC 896.
     alone = not wait and not nodes.undecided and nodes.singles >= ALONE
-    if alone or another > MOST_KEYS:
+    if alone or (batch.names + 1) * len(batch.spec.all_keys) > MOST_KEYS:
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

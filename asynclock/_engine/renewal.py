@@ -1,9 +1,8 @@
 """Keeps leases alive: one timer for all leases of a manager, one batch per node.
 
 There is no task and no timer per lease, but a heap of the moments at which grants must be checked.
-All grants of one batch share a moment. A renewal that does not reach a quorum is repeated until the
-lease's deadline. The deadline is in the heap as well, so an unresponsive network can't delay the
-report of a loss.
+A renewal that does not reach a quorum is repeated until the lease's deadline. The deadline is in
+the heap as well, so an unresponsive network can't delay the report of a loss.
 
 A key that a node lacks is put back: the node was restarted empty or flushed, or had no vote when
 the others were asked. Without this, restarting nodes one after the other would lose every held
@@ -24,6 +23,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from itertools import count
 from typing import Any
 
 from .. import _clock
@@ -50,67 +50,9 @@ PAUSE = 0.1
 an ordinary renewal finds that nothing has changed. So a server that pushes for keys that didn't
 change (a full `tracking-table-max-keys`) causes only a few more renewals."""
 CROWDED = 64
-"""Number of entries up to which no grants that are over are looked for."""
+"""Number of entries up to which none that counts no more is looked for."""
 Done = Callable[[dict[int, Failure] | None], None]
 """Called with None when a quorum has extended all leases, otherwise with the failures by node."""
-
-
-class Moments:
-    """The moments at which grants must be checked, as a heap, and the grants of each."""
-
-    __slots__ = ("_due", "_heap", "entries")
-
-    def __init__(self) -> None:
-        self._due: dict[float, list[Grant]] = {}
-        """For each moment: the grants to check then, and some that have another moment by now."""
-        self._heap: list[float] = []
-        """The moments."""
-        self.entries: int = 0
-        """Number of grants in all lists."""
-
-    def add(self, grant: Grant, at: float) -> bool:
-        """Note to check `grant` at that moment; return whether the moment is a new one."""
-        self.entries += 1
-        grants = self._due.get(at)
-        if grants is not None:
-            grants.append(grant)
-            return False
-        self._due[at] = [grant]
-        heapq.heappush(self._heap, at)
-        return True
-
-    @property
-    def first(self) -> float | None:
-        """The earliest moment; None if nothing is due."""
-        return self._heap[0] if self._heap else None
-
-    def take(self, until: float) -> list[Grant]:
-        """Remove the moments up to `until`, and later ones without a grant; return the grants."""
-        due: dict[Grant, None] = {}  # a grant may be there twice with the same moment
-        heap = self._heap
-        while heap and (heap[0] <= until or not self._at(heap[0])):
-            at = heapq.heappop(heap)
-            due.update(dict.fromkeys(self._at(at)))
-            self.entries -= len(self._due.pop(at))
-        return list(due)
-
-    def tidy(self, alive: int) -> None:
-        """Drop what is left of grants that are over, if `alive` grants need much less room."""
-        if self.entries > CROWDED and self.entries > 4 * alive:
-            self._due = {at: live for at in self._heap if (live := self._at(at))}
-            self.entries = sum(map(len, self._due.values()))
-            self._heap = list(self._due)
-            heapq.heapify(self._heap)
-
-    def clear(self) -> None:
-        """Drop all."""
-        self._heap.clear()
-        self._due.clear()
-        self.entries = 0
-
-    def _at(self, at: float) -> list[Grant]:
-        # Most grants are over by then, or have another moment.
-        return [grant for grant in self._due[at] if grant.alarm == at]
 
 
 class Renewals:
@@ -127,7 +69,10 @@ class Renewals:
         self._retention = retention
         self._lose = lose
         self._renewed = renewed
-        self._moments = Moments()
+        self._heap: list[tuple[float, int, Grant]] = []
+        """When to check each grant, what settles the order of equal moments, and the grant. Where
+        its `alarm` is another moment by now, or 0, the entry counts no more."""
+        self._numbers = count()
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
@@ -179,7 +124,7 @@ class Renewals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._moments.clear()
+        self._heap.clear()
         self._tracked.clear()
         self._pauses.clear()
 
@@ -350,11 +295,23 @@ class Renewals:
 
     def _set(self, grant: Grant, at: float) -> None:
         grant.check_at(at)
-        if self._moments.add(grant, at):
-            if self._moments.entries > CROWDED:
-                self._moments.tidy(len(self._alive))
-            if self._timer is None or at < self._timer_at:
-                self._arm(at)
+        heap = self._heap
+        heapq.heappush(heap, (at, next(self._numbers), grant))
+        if len(heap) > CROWDED and len(heap) > 4 * len(self._alive):
+            heap[:] = [entry for entry in heap if entry[2].alarm == entry[0]]
+            heapq.heapify(heap)
+        if self._timer is None or at < self._timer_at:
+            self._arm(at)
+
+    def _take(self, until: float) -> list[Grant]:
+        """Remove the entries up to `until`, and later ones that don't count; return the grants."""
+        heap = self._heap
+        due: dict[Grant, None] = {}  # a grant may be there twice with the same moment
+        while heap and (heap[0][0] <= until or heap[0][2].alarm != heap[0][0]):
+            at, _, grant = heapq.heappop(heap)
+            if grant.alarm == at:
+                due[grant] = None
+        return list(due)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -368,10 +325,9 @@ class Renewals:
         self._timer = None
         now = _clock.now()
         late = now - self._timer_at > LATE
-        self._renew(self._moments.take(now + RENEWAL_WINDOW), now, late=late)
-        first = self._moments.first
-        if first is not None and (self._timer is None or first < self._timer_at):
-            self._arm(first)
+        self._renew(self._take(now + RENEWAL_WINDOW), now, late=late)
+        if self._heap and (self._timer is None or self._heap[0][0] < self._timer_at):
+            self._arm(self._heap[0][0])
 
     def _renew(self, due: list[Grant], now: float, *, late: bool) -> None:
         batches: dict[tuple[Any, int, float], list[Grant]] = {}

@@ -137,9 +137,11 @@ class Link(asyncio.Protocol):
         if command.wakes and self.listener.watched_keys:
             for key in command.wakes:
                 self.listener.on_wake(key)
-        if now and self.before_write is not None:
-            self.before_write()
-        if now or len(self._out) == WRITE_AT:
+        if now:
+            if self.before_write is not None:
+                self.before_write()
+            self._write()
+        elif len(self._out) == WRITE_AT:
             self._write()
 
     def ask(self, command: Command) -> asyncio.Future[Any]:

@@ -171,8 +171,8 @@ def newest_clock(replies: list[Any]) -> tuple[int, float] | None:
     """Return the number of the last reply with the server's clock, and that clock in seconds."""
     for number in range(len(replies) - 1, -1, -1):
         reply = replies[number]
-        if type(reply) is list and reply and type(reply[-1]) is int and reply[-1] > 1 << 48:
-            return number, reply[-1] / 1_000_000
+        if type(reply) is list and reply and type(clock := reply[-1]) is int and clock > 1 << 48:
+            return number, clock / 1_000_000
     return None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Final
 
-from hiredis import pack_command
+import hiredis
 
 Word = bytes | str | int
 
@@ -36,10 +36,8 @@ GRANTED_MARK: Final = ord("1")
 """In the reply to an operation on several owners: it did what was asked for this owner."""
 
 
-def pack(*words: Word) -> bytes:
-    """Return a command as bytes of the Redis protocol."""
-    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub says 1-tuple
-    return packed
+# A command as bytes of the Redis protocol.
+pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
 class Command:
@@ -90,7 +88,7 @@ class Command:
         """The keys that this changes and that tasks of this process may watch. When a link sends
         the command, it wakes them: a server sends no push for a change of our own, but forgets that
         it was to send one. A request that they send then is executed after the change."""
-        self.packed: bytes = pack("EVALSHA", script.sha, len(keys), *keys, *args)
+        self.packed: bytes = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
 
     @classmethod
     def plain(cls, *words: Word, keys: Sequence[str] = ()) -> Command:
@@ -102,7 +100,7 @@ class Command:
         command.sourced = command.unlimited = False
         command.first = None
         command.wakes = ()
-        command.packed = pack(*words)
+        command.packed = pack(words)
         return command
 
     @classmethod
@@ -167,7 +165,8 @@ class Command:
         bounded = copy(self)
         bounded.give_up_at = 0.0
         bounded.args = [*self.args[:4], moment, *self.args[5:]]
-        bounded.packed = pack("EVALSHA", self.script.sha, len(self.keys), *self.keys, *bounded.args)
+        words = (self.script.sha, len(self.keys), *self.keys, *bounded.args)
+        bounded.packed = pack(("EVALSHA", *words))
         return bounded.with_source() if self.sourced else bounded
 
     def behind(self, first: Command) -> Command:
@@ -183,7 +182,7 @@ class Command:
         source = self.script.source
         command = copy(self)
         command.sourced = True
-        command.packed = pack("EVAL", source, len(self.keys), *self.keys, *self.args)
+        command.packed = pack(("EVAL", source, len(self.keys), *self.keys, *self.args))
         return command
 
 

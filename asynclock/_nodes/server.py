@@ -446,11 +446,11 @@ class ServerNode:
         trip = received - sent
         self.round_trip = trip if self.round_trip is None else 0.9 * self.round_trip + 0.1 * trip
         by = self.trust.sample(clock, sent, received)
-        if by < 0:
-            self.pending.set_back -= by
-        if by and self.settings.clock_guard:
-            self._log.quarantined(self.trust.jumped(received, by))
-            self.on_jump(self, by)
+        if by:
+            self.pending.set_back -= min(by, 0.0)
+            if self.settings.clock_guard:
+                self._log.quarantined(self.trust.jumped(received, by))
+                self.on_jump(self, by)
 
     def on_push(self, push: list[Any]) -> None:
         """Take an invalidation: the keys that changed, or None if all keys were flushed."""
