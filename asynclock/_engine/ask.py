@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import quarantined
-from .._nodes.replies import Failure
+from .._nodes.replies import Failure, Take
 from .._nodes.script import FAILED, Word
 from .._rules import pacing, validity
 from .._rules.pacing import free_in
@@ -249,7 +249,7 @@ class Attempt(Vote):
         context = self._context
         context.counts.write_backs += 1
         command = self.spec.write_back(self.owner, self.ballot.fence, context.retention)
-        sink = WriteBack(self)
+        sink = Take(self._on_raise_reply)
         for index in self.ballot.take_behind():
             self._raising |= 1 << index
             self._nodes[index].ask(command, sink, index)
@@ -347,7 +347,7 @@ class Attempt(Vote):
         key = self.spec.ticket_key(ticket.decode("utf-8", "replace"))
         self._context.multiplexer.wakeups.wake(key, index)
 
-    def on_raise_reply(self, index: int, reply: Any) -> None:
+    def _on_raise_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the write-back of the fence."""
         ballot, bit = self.ballot, 1 << index
         if not self._raising & bit:
@@ -370,7 +370,7 @@ class Attempt(Vote):
         for index in self._asked:
             known = self._unanswered(index)
             self.on_reply(index, known)
-            self.on_raise_reply(index, known)
+            self._on_raise_reply(index, known)
 
     # the verdict
 
@@ -496,16 +496,3 @@ class Attempt(Vote):
             else:
                 found[node.address] = "failed" if index in self.failures else "open"
         return found
-
-
-class WriteBack:
-    """Passes the replies to a write-back of the fence on to its attempt."""
-
-    __slots__ = ("_attempt",)
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Count the reply of node `index`."""
-        self._attempt.on_raise_reply(index, reply)

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 from weakref import ReferenceType
@@ -407,20 +407,6 @@ def waits(engine: Engine) -> dict[str, list[float]]:
 
 def statistics(engine: Engine, held: int) -> Statistics:
     """Return the counts of a manager that holds `held` leases."""
-    counts = engine.counts
-    return Statistics(
-        held=held,
-        waiting=len(engine.seeking)
-        + engine.asking
-        + sum(len(queue.waiters) for queue in engine.queues.values()),
-        acquired=counts.acquired,
-        released=counts.released,
-        lost=counts.lost,
-        renewed=counts.renewed,
-        attempts=counts.attempts,
-        refused=counts.refused,
-        split_votes=counts.split_votes,
-        write_backs=counts.write_backs,
-        handovers=counts.handovers,
-        wakeups=dict(counts.wakeups),
-    )
+    waiters = sum(len(queue.waiters) for queue in engine.queues.values())
+    waiting = len(engine.seeking) + engine.asking + waiters
+    return Statistics(held=held, waiting=waiting, **asdict(engine.counts))

@@ -23,6 +23,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -30,7 +31,7 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.node import FLUSH
-from .._nodes.replies import NOBODY, Failure
+from .._nodes.replies import NOBODY, Failure, Take
 from .._nodes.script import Command, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
@@ -260,25 +261,27 @@ class Renewals:
             return  # too few clocks are known to say from when on the request is too late
         request = grant.spec.restore(grant.owner, grant.ttl, grant.top, not_after, self._retention)
         self._putting_back.add((grant.owner, index))
-        sink = PutBack(self, grant, now, voted=index in grant.voters)
+        voted = index in grant.voters  # then no other request to the node is pending
+        sink = Take(partial(self._answered_put_back, grant, now, voted))
         # Until the reply comes, a key on the node may come from a late execution of this request.
         grant.doubt(index)
         node.ask(request, sink, index)
 
-    def put_back(self, one: PutBack, index: int, reply: Any) -> None:
-        """Handle the reply of node `index` to a request to put a key back."""
-        grant, node = one.grant, self.multiplexer.nodes[index]
+    def _answered_put_back(
+        self, grant: Grant, sent: float, voted: bool, index: int, reply: Any
+    ) -> None:
+        node = self.multiplexer.nodes[index]
         self._putting_back.discard((grant.owner, index))
         if not grant.alarm:
             return  # the lease has ended; its release was sent after the request
         said = acquired(reply)
-        if type(said) is not Granted or one.sent < node.trust.votes_from:
+        if type(said) is not Granted or sent < node.trust.votes_from:
             self._renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
             return
         if said.fence < grant.top:  # more were reserved, or the node ignored the floor
             raised = grant.spec.write_back(grant.owner, grant.top, self._retention)
             node.ask(raised, NOBODY, index)
-        grant.put_back(index, one.sent, said.fence, voted=one.voted)
+        grant.put_back(index, sent, said.fence, voted=voted)
 
     # the timer
 
@@ -430,23 +433,6 @@ class Round:
             granted = all(votes[0] >= self._nodes.quorum for votes in self._votes)
             self._done(None if granted else self._failures)
             self._done = None
-
-
-class PutBack:
-    """One request to put a key back; takes the reply."""
-
-    __slots__ = ("_renewals", "grant", "sent", "voted")
-
-    def __init__(self, renewals: Renewals, grant: Grant, sent: float, *, voted: bool) -> None:
-        self._renewals = renewals
-        self.grant: Grant = grant
-        self.sent: float = sent
-        self.voted: bool = voted
-        """Whether the node's earlier grant counted; then no other request to it is pending."""
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply of node `index`."""
-        self._renewals.put_back(self, index, reply)
 
 
 def _ends_next(grant: Grant, now: float) -> bool:

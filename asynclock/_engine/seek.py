@@ -13,7 +13,7 @@ from types import coroutine
 from typing import Any
 
 from .. import _clock
-from .._nodes.replies import Keep
+from .._nodes.replies import Take
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
@@ -387,9 +387,10 @@ class Seek:
             return
         queue = self._queue
         replies = queue.message_replies = queue.message_replies or {}
-        nodes.broadcast(attempt.spec.read_messages(), Keep(replies))
+        nodes.broadcast(attempt.spec.read_messages(), Take(replies.__setitem__))
         if ending and ticket is not None and ticket.rank and self._spec.queue:
-            nodes.broadcast(question(self._spec.queue, most=NAMED + 1), Keep(self._ahead))
+            ask = question(self._spec.queue, most=NAMED + 1)
+            nodes.broadcast(ask, Take(self._ahead.__setitem__))
 
     def leave(self) -> None:
         """Give up the place in the queue; a second call does nothing."""

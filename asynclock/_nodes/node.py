@@ -16,7 +16,7 @@ from .. import _clock
 from .._rules.trust import Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .link import Link
-from .replies import Failure, Sink, read_time
+from .replies import Failure, Sink
 from .script import Command
 
 FLUSH = ""
@@ -320,19 +320,3 @@ async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
     await asyncio.sleep(longest * (1 + node.random()) / 2)
     link.close("it was a replica")
     await link.closed
-
-
-class Reading:
-    """Takes the reply to TIME."""
-
-    __slots__ = ("_on_clock", "_sent")
-
-    def __init__(self, on_clock: Callable[[float, float, float], None], sent: float) -> None:
-        self._on_clock = on_clock
-        self._sent = sent
-
-    def on_reply(self, _index: int, reply: Any) -> None:
-        """Pass the clock on to the node; the link itself reports a Failure."""
-        clock = read_time(reply)
-        if not isinstance(clock, Failure):
-            self._on_clock(clock, self._sent, _clock.now())

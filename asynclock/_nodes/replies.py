@@ -197,25 +197,17 @@ class Answer:
             self.future.set_result(reply)
 
 
-class _Nobody:
-    """A sink that ignores all answers."""
+class Take:
+    """A sink that passes each answer on to a function."""
 
-    def on_reply(self, _index: int, _reply: Any) -> None:
-        """Do nothing with the answer."""
+    __slots__ = ("on_reply",)
+
+    def __init__(self, on_reply: Callable[[int, Any], None]) -> None:
+        self.on_reply = on_reply
 
 
-NOBODY: Sink = _Nobody()
-
-
-class Keep:
-    """Keeps each node's last reply; nobody waits for the replies."""
-
-    def __init__(self, found: dict[int, Any]) -> None:
-        self._found = found
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Keep the reply of node `index`."""
-        self._found[index] = reply
+NOBODY: Sink = Take(lambda _index, _reply: None)
+"""A sink that ignores all answers."""
 
 
 class Gather:

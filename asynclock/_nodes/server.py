@@ -31,12 +31,22 @@ from .node import (
     NodeLink,
     NodeLog,
     NodeSettings,
-    Reading,
     leave_replica,
     watch,
 )
 from .owed import ConnectBacklog, PendingReleases
-from .replies import NO_TRUST, NOBODY, NOT_REDIS, READONLY, Failure, Sink, no_connection, too_far
+from .replies import (
+    NO_TRUST,
+    NOBODY,
+    NOT_REDIS,
+    READONLY,
+    Failure,
+    Sink,
+    Take,
+    no_connection,
+    read_time,
+    too_far,
+)
 from .script import CACHING, Command
 
 LEFT: Final = "the manager no longer uses it"
@@ -352,7 +362,12 @@ class ServerNode:
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""
         if self._link is not None and not self._link.stalled_since:
-            self._link.send(TIME, Reading(self.on_clock, _clock.now()), 0)
+            self._link.send(TIME, Take(partial(self._told_clock, _clock.now())), 0)
+
+    def _told_clock(self, sent: float, _index: int, reply: Any) -> None:
+        clock = read_time(reply)
+        if not isinstance(clock, Failure):  # the link itself reports one
+            self.on_clock(clock, sent, _clock.now())
 
     def read_record(self) -> None:
         """Read what the node keeps of the fleet's record; older replies of the node don't count.

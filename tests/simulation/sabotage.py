@@ -357,7 +357,7 @@ SABOTAGES = {
         "crowd", swap(LocalQueue, "leave", lambda old: lambda *args: old(*args) and None)
     ),
     "claims_behind_are_not_raised": under("fences", swap(Ballot, "take_behind", always(()))),
-    "raises_are_not_counted": under("raises", swap(Attempt, "on_raise_reply", nothing)),
+    "raises_are_not_counted": under("raises", swap(Attempt, "_on_raise_reply", nothing)),
     "claims_never_agree": under("fences", swap(Ballot, "_agree", nothing)),
     "a_batch_is_not_sent": under("crowd", swap(Batch, "send", nothing)),
     "a_cancelled_successor_keeps_all": under("crowd", swap(Acquire, "_leave", nothing)),
