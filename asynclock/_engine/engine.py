@@ -19,14 +19,14 @@ from .. import _clock, _forks
 from .._background import Background, wait_out
 from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import NOBODY, Failure
+from .._nodes.replies import NOBODY
 from .._nodes.script import Command
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .context import Context, EngineSettings
 from .ending import Release
 from .grant import Grant, LocalQueue
 from .outbox import batch_release
-from .renewal import Renewals
+from .renewal import Extended, Renewals, within
 from .spec import LockSpec, QueueKey
 from .ticket import WakesNext
 
@@ -64,18 +64,10 @@ class Engine(Context):
 
     # a lease goes on
 
-    def extend_now(self, grant: Grant) -> asyncio.Future[dict[int, Failure] | None]:
-        """Ask all nodes to extend `grant` now, to its ttl.
-
-        The future's result is None once a quorum has extended, otherwise the failures by node.
-        """
-        done = asyncio.get_running_loop().create_future()
-
-        def finish(failures: dict[int, Failure] | None) -> None:
-            if not done.done():
-                done.set_result(failures)
-
-        self.renewals.extend_one(grant, finish)
+    def extend_now(self, grant: Grant) -> Extended:
+        """Ask all nodes to extend `grant` now to its ttl, but at most to its `hold_until`."""
+        done: Extended = asyncio.get_running_loop().create_future()
+        self.renewals.extend((grant,), within(grant, grant.hold_until), done)
         return done
 
     def publication(self, grant: Grant) -> Command:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 from weakref import ReferenceType
@@ -224,9 +225,9 @@ class Grant:
         """Stop interrupting `body`."""
         self.bodies = tuple(other for other in self.bodies if other is not body)
 
-    def keep_here(self, options: LeaseOptions) -> None:
-        """Let the present lease have these options from now on."""
-        self.options = options
+    def keep_here(self) -> None:
+        """Let no waiting task of this process take the present lease's grant over."""
+        self.options = replace(self.options, handoff=False)
 
     def ends(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the present lease has ended."""

@@ -361,7 +361,7 @@ async def _wanted(
                 for found in map(values, replies.values()):
                     for by in () if isinstance(found, Failure) else filter(None, found):
                         for grant in grants:  # the next lease of this process wasn't asked for
-                            grant.keep_here(replace(grant.options, handoff=False))
+                            grant.keep_here()
                         return label(by.decode("utf-8", "replace"))
             await lookout.wait(grants[0].ttl)
         return None

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
@@ -401,7 +400,7 @@ class Lease(_settings.Answering):
     def _keep_here(self) -> None:
         """Let no waiting task of this process take the lock over."""
         if self._grant is not None:
-            self._grant.keep_here(replace(self._options, handoff=False))
+            self._grant.keep_here()
 
     def _check_loop(self) -> None:
         """Raise ConfigurationError in another event loop than the manager's."""

@@ -52,8 +52,8 @@ an ordinary renewal finds that nothing has changed. So a server that pushes for 
 change (a full `tracking-table-max-keys`) causes only a few more renewals."""
 CROWDED = 64
 """Number of entries up to which none that counts no more is looked for."""
-Done = Callable[[dict[int, Failure] | None], None]
-"""Called with None when a quorum has extended all leases, otherwise with the failures by node."""
+Extended = asyncio.Future[dict[int, Failure] | None]
+"""Its result is None once a quorum has extended all leases, otherwise the failures by node."""
 
 
 class Renewals:
@@ -142,8 +142,8 @@ class Renewals:
             grant.end_sooner(by)
             self._set(grant, max(_clock.now(), grant.alarm - by))
 
-    def extend(self, grants: Sequence[Grant], ttl: float, done: Done | None = None) -> None:
-        """Ask all nodes to extend these grants of one script to `ttl`, then call `done`."""
+    def extend(self, grants: Sequence[Grant], ttl: float, done: Extended | None = None) -> None:
+        """Ask all nodes to extend these grants of one script to `ttl`; `done` tells the result."""
         sent = _clock.now()
         until = validity.valid_until(sent, ttl)
         for grant in grants:
@@ -154,10 +154,6 @@ class Renewals:
         command = Command(grants[0].spec.script, keys, args)
         self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
         self._track(grants)
-
-    def extend_one(self, grant: Grant, done: Done) -> None:
-        """Extend one grant for an `extend` call, at most to its `hold_until`."""
-        self.extend((grant,), _within(grant, grant.hold_until), done)
 
     # changes that the nodes report
 
@@ -341,7 +337,7 @@ class Renewals:
                 grant.renewal_sent()
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
-                ttl = _within(grant, grant.renew_until)
+                ttl = within(grant, grant.renew_until)
                 key = (grant.spec.script, len(grant.spec.keys), ttl)
                 batches.setdefault(key, []).append(grant)
             else:
@@ -374,7 +370,7 @@ class Round:
         grants: Sequence[Grant],
         until: float,
         sent: float,
-        done: Done | None,
+        done: Extended | None,
     ) -> None:
         self._nodes = renewals.multiplexer
         self._renewals = renewals
@@ -429,10 +425,9 @@ class Round:
             self._tell()
 
     def _tell(self) -> None:
-        if self._done is not None:
+        if self._done is not None and not self._done.done():
             granted = all(votes[0] >= self._nodes.quorum for votes in self._votes)
-            self._done(None if granted else self._failures)
-            self._done = None
+            self._done.set_result(None if granted else self._failures)
 
 
 def _ends_next(grant: Grant, now: float) -> bool:
@@ -453,7 +448,7 @@ def _why_late(grant: Grant, *, late: bool) -> str:
     return NOT_RENEWED
 
 
-def _within(grant: Grant, end: float) -> float:
+def within(grant: Grant, end: float) -> float:
     """Return the grant's ttl, or less if that would end after `end` and after the present end."""
     if end == FOREVER:
         return grant.ttl
