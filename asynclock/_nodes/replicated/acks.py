@@ -97,7 +97,9 @@ class AckedLink:
         """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
         self.term: Term | None = None
         """The term whose roster names replicas that must acknowledge each grant, too."""
-        self._link = link
+        self._link = self.connection = link
+        self.closed, self.ask = link.closed, link.ask
+        self.close, self.finish = link.close, link.finish
         self._loop = asyncio.get_running_loop()
         self._acks = acks
         # A write may have to wait for the previous WAIT: both must fit into one node timeout.
@@ -119,18 +121,6 @@ class AckedLink:
             sink = _Grant(self, sink, acquires)
         self._link.send(command, sink, index, now=now)
 
-    # what the link does by itself
-
-    @property
-    def connection(self) -> Link:
-        """The link itself, which reports the events of the connection."""
-        return self._link
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Done when the connection has ended."""
-        return self._link.closed
-
     @property
     def stalled_since(self) -> float:
         """When the oldest overdue reply became overdue; 0 while the node answers in time."""
@@ -140,18 +130,6 @@ class AckedLink:
     def releasing(self) -> bool:
         """Whether a release has no reply yet."""
         return self._link.releasing
-
-    def ask(self, command: Command) -> asyncio.Future[Any]:
-        """Queue a command that is no write; return a future of its reply or Failure."""
-        return self._link.ask(command)
-
-    def close(self, cause: str) -> None:
-        """End the connection now; commands without a reply fail with `cause`."""
-        self._link.close(cause)
-
-    async def finish(self) -> None:
-        """End the connection once all queued bytes went to the system, or after one timeout."""
-        await self._link.finish()
 
     # acknowledgements
 
