@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .._engine.inspection import Inspection
+from .._engine.spec import LockSpec
 from .._keys import derived, lock_key, message, split
 from .._nodes.script import Command
 from .._primitives.kind import NUMBER, Held, Kind, Part
 from .._primitives.kinds import KINDS
-from .._primitives.semaphore import MOST_PERMITS
+from .._primitives.semaphore import MOST_PERMITS, SLOT
 
 PARTS: dict[str, tuple[Kind, Part]] = {
     part.suffix: (kind, part) for kind in KINDS for part in kind.parts
@@ -39,16 +41,6 @@ class KeyRef(NamedTuple):
                 return cls(name, suffix)
         return None
 
-    @classmethod
-    def shown_as(cls, name: str, kind: str, part: str) -> KeyRef:
-        """Return the key of a lease by its kind and part as `kind` and `shown` gave them."""
-        known = {
-            (one.name, each.shown): suffix
-            for suffix, (one, each) in PARTS.items()
-            if isinstance(each, Held)
-        }
-        return cls(name, known.get((kind, part), part))
-
     @property
     def part(self) -> Part:
         """The declaration of the key."""
@@ -76,18 +68,17 @@ class KeyRef(NamedTuple):
 
     def inspection(self, prefix: str) -> Command:
         """Return the command that reads the key."""
-        return self.part.inspect(self._keys(prefix))
+        return self.part.inspect(self.part.keys(lock_key(prefix, self.name), self.suffix))
 
-    def release(self, prefix: str, owner: str) -> Command:
-        """Return the command that releases the key if `owner` holds it."""
-        return self.part.release(self._keys(prefix), owner)
 
-    def ask_back(self, prefix: str, owner: str, by: str, seconds: float) -> Command:
-        """Return the command that asks `owner`, if it holds the key, to give the key back."""
-        return self.part.ask_back(self._keys(prefix), owner, by, seconds)
-
-    def _keys(self, prefix: str) -> tuple[str, ...]:
-        return self.part.keys(lock_key(prefix, self.name), self.suffix)
+def spec_of(prefix: str, lease: Inspection) -> LockSpec:
+    """Return the spec of a lease that a survey has found."""
+    known = {
+        (kind.name, part.shown): part for kind, part in PARTS.values() if isinstance(part, Held)
+    }
+    part = known.get((lease.kind, lease.part), SLOT)
+    number = lease.part if part is SLOT else None
+    return part.spec(lease.name, lock_key(prefix, lease.name), number)
 
 
 def keys_of(prefix: str, name: str) -> set[bytes]:

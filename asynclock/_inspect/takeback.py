@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple, Self
 
-from .._engine.inspection import Inspection
-from .._engine.refusals import is_owner_id
+from .._engine import refusals
+from .._engine.context import Vote
+from .._engine.inspection import Inspection, ask_all
 from .._engine.said import done, last_owner, released
-from .._keys import derived
-from .._nodes.replies import Failure
-from ..errors import ConfigurationError, QuorumUnavailableError
+from .._engine.ticket import WakesNext
+from .._nodes.replies import NO_RIGHT, Failure
+from ..errors import ConfigurationError
 from .access import NodeAccess
-from .layout import KeyRef
-from .survey import Survey, ask, survey
+from .layout import spec_of
+from .survey import Survey, survey
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a release for one key on one node."""
+class Outcome(NamedTuple):
+    """The result of a release for one owner on one node."""
 
     node: str
-    owner: str | None
-    result: str
+    owner: str
+    said: bool | Failure
+    """Whether the node released something of that owner."""
 
-
-Parts = list[tuple[Inspection, tuple[str, ...]]]
-"""The parts of a name to take back, each with the owners that lose it."""
-
-
-async def held_now(access: NodeAccess, name: str) -> Survey:
-    """Return what is held of a name: the mutex alone if somebody has it, otherwise all parts."""
-    found = await survey(access, name)
-    found.held = [one for one in found.held if one.kind == "lock"] or found.held
-    return found
+    @property
+    def result(self) -> str:
+        """The result in words."""
+        if isinstance(self.said, Failure):
+            return f"unknown: {self.said.cause}"
+        return "released" if self.said else "was not held by that owner"
 
 
 def digits(owner: str) -> str:
@@ -42,74 +38,95 @@ def digits(owner: str) -> str:
     return last_owner(owner).partition(":")[0]
 
 
-def parts_of(leases: Sequence[Inspection], owner: str | None) -> Parts:
-    """Return the parts that `owner` has (its id or the 32 digits of it), or anybody if None."""
-    found = []
-    for lease in leases:
-        owners = {view.owner for view in lease.nodes if view.owner is not None}
-        mine = {one for one in owners if owner in (None, one, digits(one))}
-        if mine:
-            found.append((lease, tuple(sorted(mine))))
-    return found
+class TakeBack(Vote):
+    """What is held of a name, and the nodes that failed until now."""
 
+    AIM = "take back"
+    NEVER = "be taken back"
 
-async def free(access: NodeAccess, found: Inspection, owners: Sequence[str]) -> list[Outcome]:
-    """Release a part of a name on every node that still has it for one of these owners."""
-    key = KeyRef.shown_as(found.name, found.kind, found.part)
-    outcomes, wakeups = [], access.engine.multiplexer.wakeups
-    for owner in owners:
-        command = key.release(access.prefix, owner)
-        replies = await asyncio.gather(*(ask(node, command) for node in access.nodes))
-        for index, (node, reply) in enumerate(zip(access.nodes, replies, strict=True)):
-            said = released(reply)
-            if isinstance(said, Failure):
-                outcomes.append(Outcome(node.address, owner, f"unknown: {said.cause}"))
-                continue
-            result = "released" if said.done else "was not held by that owner"
-            outcomes.append(Outcome(node.address, owner, result))
-            for ticket in said.woken:  # it may be that of a task of this process
-                wakeups.wake(derived(command.keys[2], ticket.decode()), index)
-        access.engine.renewals.changed(command.keys[0])  # servers push to other clients only
-    return outcomes
+    def __init__(self, access: NodeAccess, name: str, found: Survey) -> None:
+        super().__init__(name, access.engine.multiplexer)
+        self._access = access
+        self.held: list[Inspection] = [one for one in found.held if one.kind == "lock"]
+        """The mutex alone if somebody has it, otherwise all parts."""
+        self.held = self.held or found.held
+        for index, node in enumerate(access.nodes):
+            if cause := found.errors.get(node.address):
+                self.failures[index] = Failure(cause, permanent=cause.startswith(NO_RIGHT))
+
+    @classmethod
+    async def of(cls, access: NodeAccess, name: str) -> Self:
+        """Ask all nodes what is held of `name`."""
+        return cls(access, name, await survey(access, name))
+
+    def parts(self, owner: str | None) -> list[tuple[Inspection, str]]:
+        """Return the parts that `owner` has (its id or the 32 digits of it), or anybody if None."""
+        return [
+            (lease, one)
+            for lease in self.held
+            for one in sorted({view.owner for view in lease.nodes if view.owner is not None})
+            if owner in (None, one, digits(one))
+        ]
+
+    async def free(self, parts: Sequence[tuple[Inspection, str]]) -> list[Outcome]:
+        """Release each part on every node that still has it for that owner."""
+        outcomes, engine = [], self._access.engine
+        for lease, owner in parts:
+            spec = spec_of(self._access.prefix, lease)
+            replies = await ask_all(engine, spec.release(owner, 0.0, 0.0))
+            waiters = WakesNext(engine.multiplexer.wakeups, spec)  # tasks of this process
+            for index, reply in sorted(replies.items()):
+                said = released(reply)
+                waiters.on_reply(index, reply)
+                result = self._note(index, said if isinstance(said, Failure) else said.done)
+                outcomes.append(Outcome(self._nodes[index].address, owner, result))
+            engine.renewals.changed(spec.keys[0])  # servers push to other clients only
+        return outcomes
+
+    async def ask(self) -> bool:
+        """Ask each owner to give its part back; return whether somebody was asked."""
+        asked, engine = False, self._access.engine
+        by, seconds = engine.new_owner(), engine.settings.max_ttl
+        for lease in self.held:
+            if lease.owner is None or not refusals.is_owner_id(lease.owner):
+                continue  # no other library looks; its owner could be the end of a key of ours
+            spec = spec_of(self._access.prefix, lease)
+            command = spec.publish(lease.owner, spec.requests(lease.owner), by, seconds)
+            replies = await ask_all(engine, command)
+            said = [self._note(index, done(reply)) for index, reply in replies.items()]
+            asked |= said.count(True) >= self._quorum
+        return asked
+
+    def _note(self, index: int, said: bool | Failure) -> bool | Failure:
+        if isinstance(said, Failure):
+            self.failures[index] = said
+        return said
+
+    def check(self) -> None:
+        """Raise QuorumUnavailableError, or the error for lacking rights, if too few answered."""
+        if self.outage:
+            raise refusals.hopeless(self) if self.hopeless else refusals.outage(self)
 
 
 async def release_held(access: NodeAccess, name: str, owner: str | None, *, force: bool) -> bool:
     """Do the work of `LockManager.release_held`."""
     if (owner is None) == (not force) or not isinstance(owner, str | None):
         raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
-    found = await held_now(access, name)
-    outcomes = [
-        outcome
-        for lease, owners in parts_of(found.held, owner)
-        for outcome in await free(access, lease, owners)
-    ]
-    unknown = {one.node: one.result for one in outcomes if one.result.startswith("unknown")}
-    _check(access, found, name, unknown)
-    return any(one.result == "released" for one in outcomes)
+    take = await TakeBack.of(access, name)
+    parts = take.parts(owner)
+    if not parts and owner in [lease.holder for lease in take.held]:
+        raise ConfigurationError(
+            f"{owner!r} is the holder's label, which others may have, too: pass its id as owner, "
+            "which `inspection.owner` has"
+        )
+    outcomes = await take.free(parts)
+    take.check()
+    return any(one.said is True for one in outcomes)
 
 
 async def ask_back(access: NodeAccess, name: str) -> bool:
     """Do the work of `LockManager.ask_back`."""
-    found, engine = await held_now(access, name), access.engine
-    by, seconds = engine.new_owner(), engine.settings.max_ttl
-    asked, unknown = False, dict[str, str]()
-    for lease in found.held:
-        if lease.owner is None or not is_owner_id(lease.owner):
-            continue  # no other library looks; its owner could be the end of a key of ours
-        key = KeyRef.shown_as(lease.name, lease.kind, lease.part)
-        command = key.ask_back(access.prefix, lease.owner, by, seconds)
-        replies = map(done, await asyncio.gather(*(ask(node, command) for node in access.nodes)))
-        said = dict(zip((node.address for node in access.nodes), replies, strict=True))
-        unknown |= {node: one.cause for node, one in said.items() if isinstance(one, Failure)}
-        asked |= list(said.values()).count(True) >= access.quorum
-    _check(access, found, name, unknown)
+    take = await TakeBack.of(access, name)
+    asked = await take.ask()
+    take.check()
     return asked
-
-
-def _check(access: NodeAccess, found: Survey, name: str, unknown: dict[str, str]) -> None:
-    causes = found.errors | unknown
-    if len(access.nodes) - len(causes) < access.quorum:
-        listed = "; ".join(f"{node}: {cause}" for node, cause in causes.items())
-        raise QuorumUnavailableError(
-            f"too few nodes answered about {name!r}: {listed}", name=name, nodes=causes
-        )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
-from .._keys import MARKER, counter, derived, message
+from .._keys import counter, derived, message
 from .._nodes.replies import Failure
 from .._nodes.script import Command, Script
 
@@ -44,17 +44,6 @@ class Part:
         """Return the command that reads the key."""
         return Command(self.script, keys, ("inspect",))
 
-    def release(self, keys: tuple[str, ...], owner: str) -> Command:
-        """Return the command that releases the key if `owner` holds it."""
-        command = Command(self.script, keys, ("release", owner))
-        command.wakes = keys[:1]
-        return command
-
-    def ask_back(self, keys: tuple[str, ...], owner: str, by: str, seconds: float) -> Command:
-        """Return the command that asks `owner`, if it holds the key, to give the key back."""
-        spec = LockSpec("", self.script, keys)
-        return spec.publish(owner, spec.requests(owner), by, seconds)
-
 
 @dataclass(frozen=True, slots=True)
 class Held(Part):
@@ -66,12 +55,7 @@ class Held(Part):
     queue: str = ""
     """The end of the key of the queue whose first waiter a release wakes; "" for none."""
     beside: tuple[str, ...] = ()
-    """The ends of further keys that a release reads."""
-
-    def release(self, keys: tuple[str, ...], owner: str) -> Command:
-        whole = keys[0].partition(MARKER)[0]
-        more = [derived(whole, end) for end in (self.queue, *self.beside) if end]
-        return Part.release(self, (*keys, *more), owner)
+    """The ends of the keys of the other side, with which this one takes turns."""
 
     def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
         """Return the spec of a lock on `name`; `more` replaces fields of the usual spec.
@@ -80,9 +64,9 @@ class Held(Part):
         """
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
-        usual["kind"] = self.kind
-        queue = derived(whole, self.queue)
-        return LockSpec(name, self.script, keys, queue=queue, **(usual | more))
+        usual |= {"kind": self.kind, "queue": self.queue and derived(whole, self.queue)}
+        usual |= {"neighbours": tuple(derived(whole, end) for end in self.beside)}
+        return LockSpec(name, self.script, keys, phased=bool(self.beside), **(usual | more))
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
         """Return the owner that `node` names in its reply, if there is one."""

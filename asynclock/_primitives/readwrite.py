@@ -70,10 +70,8 @@ KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, WAITERS, UPGRADE, UPGRADE
 def specs(prefix: str, name: str) -> tuple[str, LockSpec, LockSpec, LockSpec]:
     """Return the key of a read-write lock, and the specs of a reader, a writer and an upgrade."""
     key = lock_key(prefix, name)
-    lock, readers = WRITER.keys(key)[0], READERS.keys(key)[0]
-    side: dict[str, Any] = {"phased": True, "watched": ()}
-    read = READERS.spec(name, key, neighbours=(lock,), queue_key=None, **side)
-    write = WRITER.spec(name, key, neighbours=(readers,), shared=readers, **side)
+    read = READERS.spec(name, key, queue_key=None, watched=())
+    write = WRITER.spec(name, key, shared=read.keys[0], watched=())
     return key, read, write, UPGRADE.spec(name, key, queue_key=None)
 
 

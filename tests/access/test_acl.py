@@ -213,8 +213,10 @@ async def test_another_prefix_is_none_of_its_business(
 ) -> None:
     server = await server_without(asynclock_servers)
     locks = connect(server.url_for("locks", "secret"), prefix="other:")
-    with pytest.raises(asynclock.ConfigurationError, match="NOPERM"):
-        await locks.lock("a").acquire(timeout=20)
+    calls = (locks.lock("a").acquire(timeout=20), locks.release_held("a", force=True))
+    for call in (*calls, locks.ask_back("a")):
+        with pytest.raises(asynclock.ConfigurationError, match="NOPERM"):
+            await call
 
 
 async def test_a_release_that_is_refused_is_told(

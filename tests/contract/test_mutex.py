@@ -406,6 +406,9 @@ async def test_a_holder_is_asked_and_its_lock_is_taken_back(connect: Connect, of
     for wrong in (None, b"owner", 5):
         with pytest.raises(asynclock.ConfigurationError):
             await there.release_held("a", owner=wrong)  # type: ignore[arg-type]
+    label = (await of.inspect(there)).holder
+    with pytest.raises(asynclock.ConfigurationError, match="label"):
+        await there.release_held("a", owner=label)
     assert not await there.release_held("a", owner="0" * 32)
     waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
     await waits(there)

@@ -11,10 +11,10 @@ import typer
 
 from ..._engine.inspection import Inspection
 from ..._engine.said import last_owner
-from ..._inspect.takeback import Outcome, Parts, digits, free, held_now, parts_of
+from ..._inspect.takeback import TakeBack, digits
 from ..._inspect.views import origin
 from ...errors import ConfigurationError
-from ...manager import LockManager, node_access
+from ...manager import node_access
 from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
 from .._output import print_json, print_table
 from .._sources import Settings, load
@@ -87,71 +87,37 @@ async def _release(
     settings: Settings, name: str, owner: str | None, *, ask_first: bool, json: bool
 ) -> int:
     async with settings.connect(restart_guard=False, clock_guard=False, set_guard=False) as locks:
-        leases = await _held(locks, name)
-        parts = parts_of(leases, owner)
-        if not parts:
-            if json:
-                print_json({"outcomes": []})
-            return _nothing_to_do(leases, owner, settings.prefix)
-        if ask_first and not _agreed(name, parts):
+        take = await TakeBack.of(node_access(locks), name)
+        parts = take.parts(owner)
+        if parts and ask_first and not _agreed(name, parts):
             return 1
-        access = node_access(locks)
-        outcomes = [
-            outcome for lease, owners in parts for outcome in await free(access, lease, owners)
-        ]
-        return _report(outcomes, json, len(leases[0].nodes))
-
-
-async def _held(locks: LockManager, name: str) -> list[Inspection]:
-    lock = await locks.inspect(name)
-    if any(view.owner is not None for view in lock.nodes):
-        return [lock]
-    return (await held_now(node_access(locks), name)).held or [lock]
-
-
-def _nothing_to_do(leases: Sequence[Inspection], owner: str | None, prefix: str) -> int:
-    first = leases[0]
-    silent = {view.node: view.error for view in first.nodes if view.error is not None}
-    if len(first.nodes) - len(silent) < first.quorum:
+        outcomes = await take.free(parts)
+    if json:
+        rows = [{"node": one.node, "owner": one.owner, "result": one.result} for one in outcomes]
+        print_json({"outcomes": rows})
+    elif parts:
+        cells = [(one.node, digits(one.owner), one.result) for one in outcomes]
+        print_table(("node", "owner", "result"), cells)
+    if not parts and take.outage:
         say("too few nodes answered")
-        say_causes(silent, prefix)
-        return Status.UNREACHABLE
-    held = next((one for one in leases if any(view.owner is not None for view in one.nodes)), None)
-    if held is not None and owner is not None:
-        say(f"{first.name!r} is held by {held.holder or 'another owner'}, not by that owner")
+        say_causes(take.causes(), settings.prefix)
+    elif not parts and take.held:
+        holder = take.held[0].holder or "another owner"
+        say(f"{name!r} is held by {holder}, not by that owner")
         return Status.NOT_ACQUIRED
-    say(f"{first.name!r} is free")
-    return Status.OK
+    elif not parts:
+        say(f"{name!r} is free")
+    return Status.UNREACHABLE if take.outage else Status.OK
 
 
-def _agreed(name: str, parts: Parts) -> bool:
+def _agreed(name: str, parts: Sequence[tuple[Inspection, str]]) -> bool:
     if not sys.stdin.isatty():
         raise ConfigurationError("there is no terminal to ask on; confirm with --yes")
     rows = []
-    for lease, owners in parts:
-        for owner in owners:
-            label = last_owner(owner).partition(":")[2]
-            where = origin(label)
-            rows.append(
-                (
-                    lease.part,
-                    digits(owner),
-                    label,
-                    str(where["host"] or ""),
-                    str(where["pid"] or ""),
-                    seconds(lease.remaining),
-                )
-            )
+    for lease, owner in parts:
+        label = last_owner(owner).partition(":")[2]
+        host, pid, _ = (str(one or "") for one in origin(label).values())
+        rows.append((lease.part, digits(owner), label, host, pid, seconds(lease.remaining)))
     print_table(("part", "owner", "holder", "host", "pid", "remaining"), rows)
     say(f"{name!r}: its holder may still be working, and will not notice at once")
     return typer.confirm("Release it?", err=True)
-
-
-def _report(outcomes: Sequence[Outcome], json: bool, nodes: int) -> int:
-    if json:
-        print_json({"outcomes": [vars(one) for one in outcomes]})
-    else:
-        rows = [(one.node, digits(one.owner or ""), one.result) for one in outcomes]
-        print_table(("node", "owner", "result"), rows)
-    unknown = {one.node for one in outcomes if one.result.startswith("unknown")}
-    return Status.OK if nodes - len(unknown) >= nodes // 2 + 1 else Status.UNREACHABLE

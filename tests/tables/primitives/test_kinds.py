@@ -9,9 +9,9 @@ import pytest
 
 import asynclock
 import asynclock._primitives
-from asynclock._engine.inspection import NodeView
+from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.spec import LockSpec
-from asynclock._inspect.layout import PARTS, KeyRef
+from asynclock._inspect.layout import PARTS, KeyRef, spec_of
 from asynclock._inspect.states import SharedState
 from asynclock._inspect.survey import ask, survey
 from asynclock._keys import lock_key
@@ -46,7 +46,8 @@ def test_a_key_is_read_as_it_is_declared() -> None:
             assert found is not None
             assert (found.name, found.kind, found.part) == ("a", kind.name, part)
             if isinstance(part, Held):
-                assert KeyRef.shown_as("a", found.kind, found.shown) == found
+                seen = Inspection("a", (), 1, found.kind, found.shown)
+                assert spec_of("app:", seen).keys == part.keys(lock_key("app:", "a"))
 
 
 def test_one_command_reads_many_keys_of_owners_but_not_of_readers() -> None:
@@ -128,7 +129,7 @@ async def test_tools_need_only_the_declaration_of_a_primitive(
         lease = await Lockable(locks._engine, spec, options, None).acquire()
         (found,) = (await survey(node_access(locks))).held
         assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
-        release = KeyRef.shown_as("a", found.kind, found.part).release(access.prefix, lease.owner)
+        release = spec_of(access.prefix, found).release(lease.owner, 0.0, 0.0)
         assert (await ask(access.nodes[0], release))[0] == 1
         assert not (await survey(node_access(locks))).held
 
@@ -187,7 +188,6 @@ def test_what_a_node_says_of_a_state(
 
 def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
     """The queue, whose first waiter it wakes, and of a read-write lock the other side."""
-    kinds = {kind.name: kind for kind in KINDS}
     for kind, shown, wanted in (
         ("lock", "", ["p:a", "p:a:#fence", "p:a:#queue"]),
         ("fair", "", ["p:a:#fair", "p:a:#fair:#fence", "p:a:#waiters"]),
@@ -197,8 +197,7 @@ def test_a_release_by_an_operator_names_what_it_reads_besides() -> None:
         ("rwlock", "upgrade", ["p:a:#upgrade", "p:a:#upgrade:#fence", "p:a:#upgraders"]),
         ("semaphore", "several", ["p:a:#several", "p:a:#several:#fence", "p:a:#collectors"]),
     ):
-        (part,) = (one for one in kinds[kind].parts if isinstance(one, Held) and one.shown == shown)
-        command = part.release(part.keys("p:a"), "me")
+        command = spec_of("p:", Inspection("a", (), 1, kind, shown)).release("me", 0.0, 0.0)
         assert [*command.keys] == wanted
         assert command.args == ("release", "me")
 
