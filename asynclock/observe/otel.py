@@ -57,6 +57,7 @@ OTHER = "other"
 """The pattern of a name that fits none of the user's."""
 KEPT_HOLDS = 1000
 """Maximum number of names whose last hold is known."""
+_longest = functools.partial(max, default=0.0)
 _refused: ContextVar[tuple[float, str, Contended] | None] = ContextVar("refused", default=None)
 """When the calling task was refused last, by which prefix, and what it learned of the holder."""
 
@@ -130,7 +131,7 @@ class Telemetry(Watcher):
         self._nodes: dict[str, tuple[bool, float]] = {}
         """For each node: whether its last connection is ready, and until when it is quarantined."""
         for name, text, read in (
-            ("node.up", "1 while a connection to the node is ready.", _is_up),
+            ("node.up", "1 while a connection to the node is ready.", lambda up, _barred: up),
             ("node.voting", "1 while the node is up and no guard bars it.", _votes),
         ):
             observe = functools.partial(self._observe, read)
@@ -270,14 +271,6 @@ class Telemetry(Watcher):
 
 def _kind(pattern: str, outcome: str) -> dict[str, str]:
     return {"asynclock.lock.pattern": pattern, "asynclock.outcome": outcome}
-
-
-def _longest(waits: list[float]) -> float:
-    return max(waits, default=0.0)
-
-
-def _is_up(up: bool, _barred: float) -> bool:
-    return up
 
 
 def _votes(up: bool, barred: float) -> bool:
