@@ -14,8 +14,7 @@ from .._engine.said import from_json
 from .._primitives.once import LARGEST, Once, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._application import declared
-from ._problems import ReusedKeyError, UnkeptAnswerError
+from ._web import ReusedKeyError, UnkeptAnswerError, declared
 
 _log = logging.getLogger("asynclock")
 

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from ..errors import AsyncLockError, ConfigurationError
-from ._application import requests_of
-from ._problems import KEY
+from ._web import KEY, requests_of
 
 CONNECTIONS = {"http": Request, "websocket": WebSocket}
 

@@ -37,10 +37,18 @@ from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._naming import check_name, fill_in
 from ..manager import LockManager
-from . import _problems
-from ._application import RouteLock, RouteSettings, Source, requests_of, warn
+from . import _web
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
-from ._problems import Contended, health_of, problem_of
+from ._web import (
+    Contended,
+    RouteLock,
+    RouteSettings,
+    Source,
+    health_of,
+    problem_of,
+    requests_of,
+    warn,
+)
 
 __all__ = [
     "LOCKS",
@@ -97,7 +105,7 @@ def setup(
     source = app[_SOURCE] = Source(nodes, settings, contended)
     _check_new_routes(app)
     # Outside of the existing middlewares, which may use locks as well.
-    outermost = _problems_of(source)
+    outermost = _problems_of(lambda: source.contended)
     app.middlewares.insert(0, outermost)
     app.cleanup_ctx.append(_cleanup_context(source, outermost))
     app.on_response_prepare.append(_note_socket)
@@ -191,21 +199,17 @@ def problems(contended: Contended = 409) -> Middleware:
     Args:
         contended: the status for a lock that another holder has: 409 or 423.
     """
-    return _problems_of(_Fixed(_problems.checked(contended)))
+    status = _web.checked(contended)
+    return _problems_of(lambda: status)
 
 
-class _Fixed:
-    def __init__(self, contended: Contended) -> None:
-        self.contended = contended
-
-
-def _problems_of(source: Source | _Fixed) -> Middleware:
+def _problems_of(contended: Callable[[], Contended]) -> Middleware:
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         sent_before = request.writer.output_size  # "100 Continue" may have been sent
         try:
             return await handler(request)
         except AsyncLockError as error:
-            problem = problem_of(error, source.contended)
+            problem = problem_of(error, contended())
             socket = request.get(_SOCKET)
             if isinstance(socket, web.WebSocketResponse):
                 await socket.close(code=problem.close_code, message=problem.kind.encode())
@@ -216,7 +220,7 @@ def _problems_of(source: Source | _Fixed) -> Middleware:
                 body=problem.body,
                 status=problem.status,
                 headers=problem.headers,
-                content_type=_problems.MEDIA_TYPE,
+                content_type=_web.MEDIA_TYPE,
             )
 
     @web.middleware

@@ -54,11 +54,10 @@ from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
-from . import _problems
-from ._application import RouteLock, RouteSettings, Source, warn
+from . import _web
 from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
 from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
-from ._problems import Contended, health_of, problem_of
+from ._web import Contended, RouteLock, RouteSettings, Source, health_of, problem_of, warn
 
 __all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
 
@@ -110,7 +109,7 @@ def _answer_errors(app: Starlette, source: Source) -> None:
         return _response(connection, cast(AsyncLockError, error), source.contended)
 
     async def refuse(_: HTTPConnection, error: FenceRefused) -> ASGIApp:
-        return JSONResponse(error.detail, error.status_code, media_type=_problems.MEDIA_TYPE)
+        return JSONResponse(error.detail, error.status_code, media_type=_web.MEDIA_TYPE)
 
     app.add_exception_handler(AsyncLockError, cast(Any, answer))
     app.add_exception_handler(FenceRefused, cast(Any, refuse))
@@ -156,14 +155,12 @@ def lifespan(
     return _lifespan(Source(nodes, settings))
 
 
-def _lifespan(
-    source: Source,
-) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
+def _lifespan(source: Source) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with source.run() as locks:
             app.state.asynclock = locks
-            yield {_problems.KEY: locks}
+            yield {_web.KEY: locks}
 
     return run
 
@@ -174,8 +171,8 @@ def locks_of(connection: HTTPConnection) -> LockManager:
     Args:
         connection: a Request or a WebSocket.
     """
-    locks = getattr(connection.state, _problems.KEY, None) or getattr(
-        connection.app.state, _problems.KEY, None
+    locks = getattr(connection.state, _web.KEY, None) or getattr(
+        connection.app.state, _web.KEY, None
     )
     if not isinstance(locks, LockManager):
         raise ConfigurationError(
@@ -344,7 +341,7 @@ def _response(connection: HTTPConnection, error: AsyncLockError, contended: Cont
     if connection.scope["type"] == "websocket" and not _can_deny(connection):
         return WebSocketClose(problem.close_code, problem.kind)
     return Response(
-        problem.body, problem.status, headers=problem.headers, media_type=_problems.MEDIA_TYPE
+        problem.body, problem.status, headers=problem.headers, media_type=_web.MEDIA_TYPE
     )
 
 
@@ -480,7 +477,7 @@ def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: in
                 continue
             for status, kind in answers.items():
                 text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
-                answer = {"description": text, **_problems.schema_of(status, kind)}
+                answer = {"description": text, **_web.schema_of(status, kind)}
                 operation.setdefault("responses", {}).setdefault(str(status), answer)
 
 

@@ -13,14 +13,7 @@ with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
     from starlette.requests import HTTPConnection
 
 from ._naming import check_name, fill_in
-from .stamp import (
-    FenceHeaderError,
-    FenceStamp,
-    FenceStore,
-    StaleFenceError,
-    check_fence,
-    refusal,
-)
+from .stamp import FenceHeaderError, FenceStamp, FenceStore, StaleFenceError, check_fence, refusal
 
 Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
 

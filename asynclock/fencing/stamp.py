@@ -111,12 +111,7 @@ class StaleFenceError(AsyncLockError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        name: str | None = None,
-        fence: int = 0,
-        highest: int | None = None,
+        self, message: str, *, name: str | None = None, fence: int = 0, highest: int | None = None
     ) -> None:
         super().__init__(message, name=name)
         self.fence = fence

@@ -10,7 +10,7 @@ import pytest
 
 import asynclock
 from asynclock import NodeHealth
-from asynclock.contrib._problems import UnusableNameError, health_of, problem_of
+from asynclock.contrib._web import UnusableNameError, health_of, problem_of
 from asynclock.errors import AsyncLockError, ConfigurationError
 from asynclock.fencing import StaleFenceError
 
