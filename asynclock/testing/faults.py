@@ -55,10 +55,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        sock: socket.socket,
-        fault: Callable[[], Fault],
-        forget: Callable[[Connection], None],
+        self, sock: socket.socket, fault: Callable[[], Fault], forget: Callable[[Connection], None]
     ) -> None:
         self._sock = sock
         self._fault = fault

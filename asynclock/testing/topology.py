@@ -20,12 +20,7 @@ from typing import ClassVar, Self, Unpack
 from urllib.parse import urlsplit
 
 from asynclock.errors import UnsupportedDeploymentError
-from asynclock.testing.servers import (
-    LocalServer,
-    ServerOptions,
-    ServerReplyError,
-    tls_settings,
-)
+from asynclock.testing.servers import LocalServer, ServerOptions, ServerReplyError, tls_settings
 
 _TIMEOUT = 30.0  # seconds until a condition counts as never met
 

@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
@@ -36,7 +36,6 @@ from asynclock.testing.servers.process import (
     ServerProcess,
     find_server,
     new_folder,
-    remove_folder,
 )
 
 # ---- Makes the wall clock of a running server jump -----------------------------------------------
@@ -257,17 +256,6 @@ class ServerOptions(TypedDict, total=False):
     clock: bool
 
 
-def basic_settings(host: str, data: Path, *, aof: bool) -> dict[str, str]:
-    """Return the settings of every server: loopback only, and nothing on disk unless `aof`."""
-    return {
-        "bind": host,
-        "dir": str(data),
-        "save": "",
-        "appendonly": "yes" if aof else "no",
-        "appendfsync": "always",
-    }
-
-
 def tls_settings(tls: Certificates, port: int, *, client_certs: bool) -> dict[str, str]:
     """Return the settings for TLS with clients, replicas and cluster nodes."""
     return {
@@ -279,19 +267,6 @@ def tls_settings(tls: Certificates, port: int, *, client_certs: bool) -> dict[st
         "tls-replication": "yes",
         "tls-cluster": "yes",
     }
-
-
-def as_arguments(settings: Mapping[str, str]) -> list[str]:
-    """Return settings in the form of a server's command line."""
-    return [part for key, value in settings.items() for part in (f"--{key}", value)]
-
-
-def write_users(file: Path, users: Sequence[str]) -> str:
-    """Write an ACL file with these users and the keeper; return its name."""
-    name, password = KEEPER
-    lines = [*users, f"{name} on >{password} ~* &* +@all"]
-    file.write_text("".join(f"user {line}\n" for line in lines))
-    return str(file)
 
 
 # Long, because a new process may get no CPU for seconds on a busy CI machine.
@@ -474,7 +449,7 @@ class LocalServer:
             self._process.kill_now()
         if self._port:
             self._port.release()
-        remove_folder(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def __aenter__(self) -> LocalServer:
         try:
@@ -511,21 +486,30 @@ class LocalServer:
         return self._process
 
     def _command_line(self, aof: bool) -> list[str]:
-        settings = basic_settings(self.host, self._data, aof=aof)
-        settings |= {"port": str(0 if self.tls else self.port)}
+        settings = {
+            "bind": self.host,
+            "port": str(0 if self.tls else self.port),
+            "dir": str(self._data),
+            "save": "",
+            "appendonly": "yes" if aof else "no",
+            "appendfsync": "always",
+        }
         if self.binary.version >= (7, 0, 0):
             settings["enable-debug-command"] = "local"  # always on in 6.2
         if self.unix_path:
             settings["unixsocket"] = str(self.unix_path)
         if self._users:
-            settings["aclfile"] = write_users(self.folder / "users.acl", self._users)
+            file, (name, password) = self.folder / "users.acl", KEEPER
+            lines = [*self._users, f"{name} on >{password} ~* &* +@all"]
+            file.write_text("".join(f"user {line}\n" for line in lines))
+            settings["aclfile"] = str(file)
             settings |= dict(zip(("masteruser", "masterauth"), KEEPER, strict=True))
         elif self.password is not None:
             settings |= {"requirepass": self.password, "masterauth": self.password}
         if self.tls:
             files = self.tls.copied_to(self.folder)
             settings |= tls_settings(files, self.port, client_certs=self.tls_client_certs)
-        return as_arguments(settings)
+        return [part for key, value in settings.items() for part in (f"--{key}", value)]
 
     def _spawn(self) -> None:
         env = self._clock.env if self._clock else {}

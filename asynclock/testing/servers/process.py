@@ -248,11 +248,6 @@ def new_folder(name: str) -> Path:
     return folder
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder made by `new_folder` and everything in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _after_fork() -> None:
     # A forked child must not keep the write end: it would keep a dead parent's servers alive.
     global _workspace
