@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from ... import _clock
@@ -19,7 +20,7 @@ from ...errors import ConfigurationError
 from ..link import Link
 from ..replies import NO_ACKS, NOBODY, Failure, Sink, number, parse_info, reader
 from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
-from .mark import REPLICATION, Around, Term
+from .mark import REPLICATION, InOrder, Term
 
 RECOUNT = 1.0
 """Seconds between counts of the replicas, for "majority" and "all"."""
@@ -152,7 +153,7 @@ class AckedLink:
         self._gathered, self._waiting = False, True
         sink: Sink = self
         if self.term is not None:
-            sink = Around(self.term, self.settle)
+            sink = InOrder(4, partial(self._named, self.term))
             self._link.send(self.term.question, sink, 0)
             self._link.send(REPLICATION, sink, 0)
         if not self._acks.durable:
@@ -188,6 +189,9 @@ class AckedLink:
             sink.on_reply(index, reply if lack is None else without(reply, acquires, lack))
         if self._gathered:
             self._loop.call_soon(self._link.flush)
+
+    def _named(self, term: Term, mark: Any, before: Any, count: Any, after: Any) -> None:
+        self.settle(count, term.lack(mark, before, after))
 
     def _lack(self, reply: Any) -> Failure | None:
         said = _acknowledged(reply)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ... import _clock
@@ -140,22 +141,21 @@ def streamed(info: object) -> tuple[int, dict[str, int]]:
     return UNKNOWN if written is None else written, known
 
 
-class Around:
-    """Takes the replies around a WAIT, in their order: mark, offset, the WAIT's own, replicas."""
+class InOrder:
+    """Takes so many replies, in their order; with the last one, calls `then` with all of them."""
 
-    __slots__ = ("_replies", "_settle", "_term")
+    __slots__ = ("_replies", "_size", "_then")
 
-    def __init__(self, term: Term, settle: Callable[[Any, Failure | None], None]) -> None:
-        self._term = term
-        self._settle = settle
+    def __init__(self, size: int, then: Callable[..., None]) -> None:
+        self._size = size
+        self._then = then
         self._replies: list[Any] = []
 
     def on_reply(self, _index: int, reply: Any) -> None:
-        """Take the next reply; with the last one, decide."""
+        """Take the next reply."""
         self._replies.append(reply)
-        if len(self._replies) == 4:
-            mark, before, count, after = self._replies
-            self._settle(count, self._term.lack(mark, before, after))
+        if len(self._replies) == self._size:
+            self._then(*self._replies)
 
 
 class Heirs:
@@ -184,15 +184,37 @@ class Heirs:
         """Look at the primary, and change its roster if that is due."""
         term, sent = self._term, _clock.now()
         if term is not None:
-            sink = _Sight(self, link, term, sent, processes, votes=sent >= votes_from)
+            saw = partial(self._saw, link, term, processes, sent, sent >= votes_from)
+            sink = InOrder(1 + term.keeps, saw)
             link.send(term.question, sink, 0)
             if term.keeps:
-                link.send(REPLICATION, sink, 1)
+                link.send(REPLICATION, sink, 0)
 
-    def saw(self, link: NodeLink, term: Term, look: Look, *, votes: bool) -> None:
-        """Take in a look."""
-        if term != self._term:
+    def _saw(
+        self,
+        link: NodeLink,
+        term: Term,
+        processes: Mapping[str, str],
+        sent: float,
+        votes: bool,
+        mark: Any,
+        info: Any = None,
+    ) -> None:
+        """Take in the replies to a look."""
+        if isinstance(mark, Failure):
             return
+        found = term.read(mark)
+        text, roster = found or ("", None)
+        if not term.keeps:
+            if roster is not None and roster.version >= 0:
+                self._lost(link, "others name the replicas that must acknowledge")
+        elif found is None:
+            self._lost(link, "its mark is gone, or that of another process")
+        elif roster is not None and not isinstance(info, Failure) and term == self._term:
+            seen = Look(sent, _clock.now(), text, roster, *streamed(info), processes)
+            self._take(link, term, seen, votes)
+
+    def _take(self, link: NodeLink, term: Term, look: Look, votes: bool) -> None:
         due = self._looks.take(look, votes=votes)
         if due is None and look.received - self._written >= REFRESH:
             due = look.roster
@@ -203,45 +225,7 @@ class Heirs:
             change = Command(ROSTER_SCRIPT, (term.key,), (look.mark, newer, MARK_RETENTION_MS))
             link.send(change, NOBODY, 0)
 
-    def lost(self, link: NodeLink, cause: str) -> None:
+    def _lost(self, link: NodeLink, cause: str) -> None:
         """Leave a primary whose mark is not as this client left it; believe none of its heirs."""
         self._term = None
         link.close(cause)
-
-
-class _Sight:
-    """Takes the two replies of a look."""
-
-    __slots__ = ("_heirs", "_link", "_mark", "_processes", "_sent", "_term", "_votes")
-
-    def __init__(
-        self,
-        heirs: Heirs,
-        link: NodeLink,
-        term: Term,
-        sent: float,
-        processes: Mapping[str, str],
-        *,
-        votes: bool,
-    ) -> None:
-        self._heirs, self._link, self._term = heirs, link, term
-        self._sent, self._processes, self._votes = sent, processes, votes
-        self._mark: Any = None
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Keep the mark; with the other reply, take in the look."""
-        if index == 0:
-            self._mark = reply
-        if isinstance(reply, Failure) or isinstance(self._mark, Failure):
-            return
-        found = self._term.read(self._mark)
-        mark, roster = found or ("", None)
-        if not self._term.keeps:
-            if roster is not None and roster.version >= 0:
-                self._heirs.lost(self._link, "others name the replicas that must acknowledge")
-        elif found is None:
-            self._heirs.lost(self._link, "its mark is gone, or that of another process")
-        elif index and roster is not None:
-            seen = (*streamed(reply), self._processes)
-            look = Look(self._sent, _clock.now(), mark, roster, *seen)
-            self._heirs.saw(self._link, self._term, look, votes=self._votes)

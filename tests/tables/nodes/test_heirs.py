@@ -12,7 +12,7 @@ from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import mark as marks
 from asynclock._nodes.replicated import primary as primaries
 from asynclock._nodes.replicated.acks import Acks
-from asynclock._nodes.replicated.mark import Around, Heirs, Term
+from asynclock._nodes.replicated.mark import Heirs, InOrder, Term
 from asynclock._nodes.replies import NO_ACKS, Failure, Sink
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory import MemoryNode
@@ -73,7 +73,9 @@ def test_each_replica_of_the_roster_must_have_what_was_written_before(
     replies: tuple[Any, ...], lack: Any
 ) -> None:
     found: list[tuple[Any, Failure | None]] = []
-    around = Around(OLD, lambda count, unnamed: found.append((count, unnamed)))
+    around = InOrder(
+        4, lambda mark, old, count, new: found.append((count, OLD.lack(mark, old, new)))
+    )
     for reply in replies:
         assert not found, "it decides with the last reply"
         around.on_reply(0, reply)
