@@ -16,8 +16,7 @@ from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, 
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.spec import HandOff
-from ._inspect.access import NodeAccess
-from ._inspect.survey import held
+from ._inspect.survey import NodeAccess, held
 from ._inspect.takeback import ask_back, release_held
 from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer

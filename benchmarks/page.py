@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import asynclock
-from asynclock.cli.look.serve import GARBAGE
+from asynclock.cli.serve import GARBAGE
 from asynclock.contrib.dashboard import dashboard
 from asynclock.contrib.dashboard.rows import SORTED
 from asynclock.contrib.dashboard.snapshots import Query, Snapshots

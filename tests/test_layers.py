@@ -42,9 +42,7 @@ LAYERS = [
     (
         8,
         (
-            "asynclock._inspect.access",
             "asynclock._inspect.layout",
-            "asynclock._inspect.states",
             "asynclock._inspect.survey",
             "asynclock._inspect.takeback",
         ),

@@ -9,10 +9,12 @@ longer than one of them takes. KEYS, which blocks a server until it has seen eve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
 from .._engine.said import places, values
 from .._keys import counter, lock_key, message
@@ -24,9 +26,92 @@ from .._primitives.kind import Held, Queue, owner_view
 from .._primitives.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
-from .access import NodeAccess
 from .layout import KeyRef, keys_of
-from .states import SharedState
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """The nodes behind a manager."""
+
+    engine: Engine
+    nodes: Sequence[Node]
+    quorum: int
+    prefix: str
+    """Prefix of every key."""
+
+    @classmethod
+    def of(cls, engine: Engine, prefix: str) -> NodeAccess:
+        """Return the nodes of `engine`, which connect now if they have not yet.
+
+        Raises ConfigurationError if the engine is closed or its nodes can never work.
+        """
+        engine.ready()
+        return cls(engine, engine.multiplexer.nodes, engine.multiplexer.quorum, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """What all nodes keep of one state."""
+
+    name: str
+    part: State
+    nodes: tuple[StateView, ...]
+    quorum: int
+
+    @property
+    def kind(self) -> str:
+        """The kind of primitive: "event", "latch" or "barrier"."""
+        return self.part.suffix
+
+    @property
+    def last(self) -> StateView:
+        """The view with the last known change; another change may be under way."""
+        return max(self.nodes, key=lambda view: view.number)
+
+    @property
+    def support(self) -> int:
+        """Number of nodes that know the last change."""
+        return sum(view.number == self.last.number for view in self.nodes)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether a quorum knows the last change."""
+        return self.support >= self.quorum
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The state as JSON; None if something other than this library wrote the value."""
+        return self._described[0]
+
+    @property
+    def summary(self) -> str:
+        """The state in words."""
+        words = self._described[1]
+        return words if self.agreed else f"{words}, no quorum"
+
+    @property
+    def _described(self) -> tuple[dict[str, Any] | None, str]:
+        view = self.last
+        with contextlib.suppress(ConfigurationError):
+            if view.value is not None:
+                return self.part.describe(view.value, view.now)
+        return None, "written by something else"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as docs/json.md describes it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "remaining": self.last.remaining,
+            "agreed": self.agreed,
+            "quorum": self.quorum,
+            "nodes": [
+                {key: getattr(view, key) for key in ("node", "value", "remaining", "error")}
+                for view in self.nodes
+            ],
+        }
+
 
 KEYS_PER_SCAN = 250
 """Number of keys per SCAN: about 50 µs of a server's time."""

@@ -12,9 +12,8 @@ from .._engine.said import done, last_owner, released
 from .._engine.ticket import WakesNext
 from .._nodes.replies import NO_RIGHT, Failure
 from ..errors import ConfigurationError
-from .access import NodeAccess
 from .layout import spec_of
-from .survey import Survey, survey
+from .survey import NodeAccess, Survey, survey
 
 
 class Outcome(NamedTuple):

@@ -1,7 +1,8 @@
 """The command line: `asynclock …` or `python -m asynclock …` (extra `[cli]`).
 
-A module or a folder per command; modules that commands share have an underscore. A command is
-imported when it runs: `import asynclock` and `asynclock run` load no terminal library.
+A module per command, with the modules that it needs beside it; what all commands share has an
+underscore. A command is imported when it runs: `import asynclock` and `asynclock run` load no
+terminal library.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ def main() -> None:
     _let_ctrl_c_end_us()
     _open_standard_files()
     try:
-        from ._start import start
-
-        status = start(sys.argv[1:])
+        status = _start(sys.argv[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
@@ -35,6 +34,24 @@ def main() -> None:
     except OSError:  # Python would try again at the very end, and exit with status 120
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)
+
+
+def _start(arguments: list[str]) -> int:
+    """Run `run` and `inspect` directly, all others through typer, a slow import."""
+    if "_ASYNCLOCK_COMPLETE" not in os.environ:
+        if arguments[:1] == ["run"]:
+            from . import run
+
+            if (job := run.parse(arguments[1:])) is not None:
+                return run.start(job)
+        elif arguments[:1] == ["inspect"]:
+            from . import inspect
+
+            if (look := inspect.parse(arguments[1:])) is not None:
+                return inspect.start(look)
+    from ._app import run_program
+
+    return run_program(arguments)
 
 
 def _let_ctrl_c_end_us() -> None:

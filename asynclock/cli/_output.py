@@ -1,15 +1,140 @@
-"""Tables and JSON on stdout. Untrusted texts are cleaned and never read as rich's markup."""
+"""What a command tells its caller: texts, tables and JSON, and an exit status.
+
+Anyone with access to Redis can write names, owners and labels. Control characters would move the
+cursor or set the window's title, and bidirectional marks would reorder a line. So texts are shown
+with escapes in place of all of them, and are never read as rich's markup.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from ._text import clean
+from .. import _clock
+from .._engine.inspection import Inspection
+from .._inspect.views import seconds as seconds
+from ..errors import (
+    AsyncLockError,
+    ConfigurationError,
+    LeaseLostError,
+    NotAcquiredError,
+    QuorumUnavailableError,
+)
+
+# ---- The exit status -----------------------------------------------------------------------------
+
+
+class Status(IntEnum):
+    """The program's exit status, unless `asynclock run` passes on that of its command."""
+
+    OK = 0
+    USAGE = 64
+    """The arguments or settings are wrong: fix them."""
+    UNREACHABLE = 69
+    """Too few nodes answered, or may vote."""
+    LOST = 70
+    """The lease was lost, and the command was ended."""
+    OUTPUT = 74
+    """The output can't be written."""
+    NOT_ACQUIRED = 75
+    """Another holder has the lock: try again later."""
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+    """128 + 2, for Ctrl-C."""
+
+
+_MEANING: tuple[tuple[type[Exception], Status], ...] = (
+    (ConfigurationError, Status.USAGE),
+    (NotAcquiredError, Status.NOT_ACQUIRED),
+    (QuorumUnavailableError, Status.UNREACHABLE),
+    (LeaseLostError, Status.LOST),
+)
+
+
+def status_of(error: AsyncLockError) -> Status:
+    """Return the exit status for an error."""
+    return next((status for kind, status in _MEANING if isinstance(error, kind)), Status.LOST)
+
+
+def lines_of(error: AsyncLockError) -> Iterator[str]:
+    """Return the error as text for people; for an outage with a line per node."""
+    if isinstance(error, QuorumUnavailableError) and error.nodes:
+        causes = [f"{node}: {cause}" for node, cause in error.nodes.items()]
+        yield str(error).removesuffix(": " + "; ".join(causes))
+        yield from (f"  {cause}" for cause in causes)
+    else:
+        yield str(error)
+
+
+# ---- Texts ---------------------------------------------------------------------------------------
+
+
+# Cc control, Cf format (bidi marks, zero-width), Cs lone surrogates, Zl/Zp line separators.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def clean(text: object) -> str:
+    r"""Return `text` on one line, with special characters as escapes such as `\x1b` or `\u202e`."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(
+        one.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(one) in _UNSAFE
+        else one
+        for one in text
+    )
+
+
+def ago(moment: float | None) -> str:
+    """Return the time since a moment by the clocks of the nodes; "" for None."""
+    return seconds(None if moment is None else max(0.0, _clock.wall() - moment))
+
+
+def held_for(found: Inspection, seen: float = 0.0) -> str:
+    """Return how long a lease has been held, at least for as long as it was `seen`."""
+    return ago(found.since) or (f"over {seconds(seen)}" if seen else "")
+
+
+def say(message: object) -> None:
+    """Print a cleaned line on stderr, after the program's name.
+
+    A closed stderr is ignored: it must not end a command or lose a lock.
+    """
+    with contextlib.suppress(OSError):
+        print(f"asynclock: {clean(message)}", file=sys.stderr, flush=True)
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def log_to_nobody() -> None:
+    """Print no warnings of the library: the command itself shows the health of the nodes."""
+    logging.getLogger("asynclock").addHandler(logging.NullHandler())
+
+
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Print the library's warnings in the same form as ours."""
+    logger = logging.getLogger("asynclock")
+    logger.addHandler(_ToStderr(level))
+    logger.propagate = False
+
+
+# ---- Tables and JSON -----------------------------------------------------------------------------
+
 
 # rich is imported where it is needed: not for JSON, and its measures of width not for ASCII.
 if TYPE_CHECKING:
@@ -200,3 +325,40 @@ def _print_records(
         for title, text in zip(titles[1:], others, strict=True):
             if text:
                 sys.stdout.write(f"  {title:{room}}  {text}\n")
+
+
+# ---- The end of the program ----------------------------------------------------------------------
+
+
+def guarded(call: Callable[[], object]) -> int:
+    """Return the exit status of `call()`: its own, or the one that its error means."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have letters that a terminal lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        answer = call()
+        sys.stdout.flush()
+    except AsyncLockError as error:
+        for line in lines_of(error):
+            say(line)
+        return status_of(error)
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has closed it; Python must not flush into it again.
+        _forget_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        _forget_output()
+        say(f"can't write the output: {error.strerror or error}")
+        return Status.OUTPUT
+    return answer if isinstance(answer, int) else Status.OK
+
+
+def raise_on_ctrl_c() -> None:
+    """Raise KeyboardInterrupt on Ctrl-C from now on, unless our caller has us ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _forget_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -14,10 +14,9 @@ import typer
 
 from ..manager import LockManager
 from ..testing.load import Load, quantile, run_load
-from ._options import ConfigOption, PrefixOption
-from ._output import print_json, print_table
-from ._sources import Settings, load
-from ._status import Status
+from ._app import ConfigOption, PrefixOption
+from ._output import Status, print_json, print_table
+from ._settings import Settings, load
 
 WARM_SECONDS = 0.2
 

@@ -13,18 +13,16 @@ import typer
 from .._rules.nodeset import CLOSING, OPEN, NodeSet, shown
 from ..errors import ConfigurationError
 from ..fleet import Fleet, FleetState
-from ._options import (
+from ._app import (
     ConfigOption,
     LongNodeTimeoutOption,
     MaxTtlOption,
     NodeOption,
     PrefixOption,
 )
-from ._output import print_json, print_table
-from ._sources import Settings, load, repeated
-from ._status import Status
-from ._text import log_to_stderr, say
-from .look.held import say_causes
+from ._output import Status, log_to_stderr, print_json, print_table, say
+from ._settings import Settings, load, repeated
+from .inspect import say_causes
 
 
 class Action(StrEnum):

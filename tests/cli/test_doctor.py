@@ -21,10 +21,9 @@ import pytest
 import trustme
 
 import asynclock
-from asynclock.cli import doctor
-from asynclock.cli.doctor.findings import TEXTS
-from asynclock.cli.doctor.identity import OPTIONAL
-from asynclock.cli.doctor.trial import USES
+from asynclock import cli
+from asynclock.cli.checks import OPTIONAL, TEXTS
+from asynclock.cli.probe import USES
 from asynclock.testing import (
     FaultProxy,
     LocalServer,
@@ -496,7 +495,7 @@ async def speaks_http() -> AsyncIterator[str]:
 
 def _findings_in_code() -> Iterator[tuple[str, set[str]]]:
     """Texts that the checks name, and the facts that they pass."""
-    for file in Path(doctor.__path__[0]).glob("*.py"):
+    for file in Path(cli.__path__[0]).glob("*.py"):
         for call in ast.walk(ast.parse(file.read_text("utf-8"))):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 continue

@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from asynclock.cli.look.keys import pressed
+from asynclock.cli.top import pressed
 
 from .conftest import until
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.look import serve
+from asynclock.cli import serve
 from asynclock.testing import LocalServer
 
 from .conftest import PATIENCE, Here, Program, environment

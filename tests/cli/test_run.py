@@ -144,8 +144,8 @@ KILLED_AT_ONCE = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
 
-from asynclock.cli.run.child import Child
-from asynclock.cli.run.guardian import Guardian
+from asynclock.cli.child import Child
+from asynclock.cli.child import Guardian
 
 async def main():
     guard = lambda group: guardian.watch(group, float("inf"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run.arguments import FLAGS, VALUES, RunArguments, parse
+from asynclock.cli.run import RunArguments, parse
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient, unmeasured
@@ -64,17 +64,7 @@ def test_help_and_mistakes_are_left_to_typer(arguments: str) -> None:
     assert parse(arguments.split()) is None
 
 
-def test_both_ways_of_reading_know_the_same_options() -> None:
-    """The short way and typer's, which explains mistakes, must not drift apart."""
-    import typer.main
-
-    from asynclock.cli.run.command import run
-
-    app = typer.Typer(add_completion=False)
-    app.command("run")(run)
-    params = typer.main.get_command(app).params
-    theirs = {name for param in params for name in param.opts if name.startswith("--")}
-    assert theirs - {"--help"} == VALUES.keys() | FLAGS
+def test_times_and_numbers() -> None:
     times = "--ttl 1 --timeout 2s --max-ttl 1h30m --max-hold 1.5m --node-timeout 250ms".split()
     found = parse(["n", *times, *"--permits 3 --prefix p --node u c".split()])
     seconds = {"ttl": 1.0, "timeout": 2.0, "max_ttl": 5400.0, "max_hold": 90.0}
@@ -271,7 +261,7 @@ NOTED = f"""
 import asyncio, signal, sys
 sys.path[:0] = {sys.path!r}
 from asynclock.cli import main
-from asynclock.cli.run.job import _Job
+from asynclock.cli.run import _Job
 under = _Job._under
 def under_then(*args):
     asyncio.get_running_loop()._handle_signal(signal.SIGINT)
@@ -283,7 +273,7 @@ GRANTED = f"""
 import os, signal, sys
 sys.path[:0] = {sys.path!r}
 from asynclock.cli import main
-import asynclock.cli.run.job as job
+import asynclock.cli.run as job
 before = job.environment_under
 def after(lease):
     os.kill(os.getpid(), signal.SIGINT)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run.child import Child, Group
+from asynclock.cli.child import Child, Group
 from asynclock.testing import LocalServer
 from tests.waiting import until_in_thread
 
@@ -285,7 +285,7 @@ async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
 
 AWAY = """
 import os, time
-from asynclock.cli.run.guardian import Guardian
+from asynclock.cli.child import Guardian
 guardian = Guardian()
 end = time.monotonic() + 20
 while os.getsid(guardian._pid) == os.getsid(0):

@@ -65,7 +65,7 @@ async def test_ctrl_z_and_fg_in_a_shell(
 LATE_PARENT = """
 import sys, termios, time
 from asynclock.__main__ import main
-from asynclock.cli.run.child import Terminal
+from asynclock.cli.child import Terminal
 lend = Terminal.lend
 Terminal.lend = lambda *given: (time.sleep(1.0), lend(*given))
 try:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..._inspect.doubts import doubts, false_alarm
-from ..._inspect.monitor import Monitor
+from ..._inspect.monitor import Monitor, doubts, false_alarm
 from ..._rules.quorum import majority
 from ...events import Acquired, Event, Lost, NodeDown, NodeUp
 from ...manager import LockManager, node_access

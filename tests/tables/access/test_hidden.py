@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._nodes.endpoint import Endpoint, Seeds, harmless, redacted, without
-from asynclock.cli._sources import load
+from asynclock.cli._settings import load
 from asynclock.testing import make_certificates
 from tests.access.test_secrets import CANARY, chain, shows
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asynclock.cli import bench
-from asynclock.cli._sources import Settings
+from asynclock.cli._settings import Settings
 from asynclock.cli.bench import Row, measure
 from asynclock.testing import memory_node, run_virtual
 from asynclock.testing.load import Load

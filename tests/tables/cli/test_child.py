@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run import child
-from asynclock.cli.run.child import Child, Terminal
+from asynclock.cli import child
+from asynclock.cli.child import Child, Terminal
 from tests.cli.conftest import PATIENCE, environment
 from tests.waiting import in_virtual_time
 
@@ -219,7 +219,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script that makes a Child, in a process of its own."""
     begin = (
         "import asyncio, os, signal, subprocess, sys, time\n"
-        "from asynclock.cli.run.child import Child, _prepare\n"
+        "from asynclock.cli.child import Child, _prepare\n"
         "def start(*command):\n"
         "    return Child(command, os.environ, whole_group=False, on_fork=lambda _: None)\n"
     )

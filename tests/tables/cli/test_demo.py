@@ -21,10 +21,19 @@ import pytest
 from rich.console import Console
 
 import asynclock
-from asynclock.cli.demo import command, scenario, service
-from asynclock.cli.demo.command import Lines, Screen, _result, _verdict
-from asynclock.cli.demo.scenario import Act, DemoError, ServiceProcess, _act
-from asynclock.cli.demo.service import Guards, Store, buy, user
+from asynclock.cli import demo
+from asynclock.cli import demo_service as service
+from asynclock.cli.demo import (
+    Act,
+    DemoError,
+    Lines,
+    Screen,
+    ServiceProcess,
+    _act,
+    _result,
+    _verdict,
+)
+from asynclock.cli.demo_service import Guards, Store, buy, user
 from asynclock.testing import run_virtual
 from tests.waiting import PATIENCE, in_virtual_time
 
@@ -128,8 +137,8 @@ def test_the_exit_status_is_that_of_the_last_act(
             raise ended
         return ended
 
-    monkeypatch.setattr(command, "_until_stopped", until_stopped)
-    assert command.demo(orders=12) == status
+    monkeypatch.setattr(demo, "_until_stopped", until_stopped)
+    assert demo.demo(orders=12) == status
     out, err = capsys.readouterr()
     assert err == said
     if isinstance(ended, list):
@@ -284,7 +293,7 @@ def test_both_services_get_what_they_need_and_are_ended(
         return processes[len(started) - 1]
 
     async def play() -> None:
-        async with scenario.services(tmp_path, ["redis://a", "redis://b"]) as running:
+        async with demo.services(tmp_path, ["redis://a", "redis://b"]) as running:
             assert begins
             assert [one.name for one in running] == ["orders-a", "orders-b"]
             assert not any(process.closed for process in processes)
@@ -293,7 +302,7 @@ def test_both_services_get_what_they_need_and_are_ended(
     with contextlib.nullcontext() if begins else pytest.raises(DemoError, match="orders-b ended"):
         asyncio.run(play())
     assert all(process.closed for process in processes)
-    module = (sys.executable, "-m", "asynclock.cli.demo.service")
+    module = (sys.executable, "-m", "asynclock.cli.demo_service")
     assert started == [
         (*module, str(tmp_path), name, "10", "2.0", "redis://a", "redis://b", True)
         for name in ("orders-a", "orders-b")
@@ -437,5 +446,5 @@ def test_a_user_tries_again_for_half_a_minute(
 
 
 def test_a_user_waits_longer_than_a_lease_of_a_killed_service_lasts() -> None:
-    assert service.ACQUIRE_TIMEOUT > 2 * scenario.TTL
-    assert scenario.ANSWER_TIMEOUT > service.ACQUIRE_TIMEOUT
+    assert service.ACQUIRE_TIMEOUT > 2 * demo.TTL
+    assert demo.ANSWER_TIMEOUT > service.ACQUIRE_TIMEOUT

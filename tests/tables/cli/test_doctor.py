@@ -17,12 +17,10 @@ from asynclock._nodes.set_guard import NAMED, digest
 from asynclock._primitives.kinds import SCRIPTS
 from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock._rules.trust import Trust
-from asynclock.cli._sources import Settings
-from asynclock.cli.doctor import groups, probe, tls
-from asynclock.cli.doctor.checkup import examine
-from asynclock.cli.doctor.findings import call
-from asynclock.cli.doctor.probe import Probe, Purpose
-from asynclock.cli.doctor.trial import use_everything
+from asynclock.cli import doctor, probe
+from asynclock.cli._settings import Settings
+from asynclock.cli.checks import call, examine
+from asynclock.cli.probe import Probe, Purpose, use_everything
 from asynclock.testing import memory_node, run_virtual
 
 GONE = Failure("connection refused")
@@ -136,8 +134,8 @@ def test_the_servers_behind_a_url(case: str, monkeypatch: pytest.MonkeyPatch) ->
         asked.append("; ".join(" ".join(one) for one in commands))
         return replies[endpoint.host]
 
-    monkeypatch.setattr(groups, "_ask", ask)
-    found = run_virtual(groups.resolve(url))
+    monkeypatch.setattr(doctor, "_ask", ask)
+    found = run_virtual(doctor.resolve(url))
     assert [(server.address, way) for server, way in found.servers] == [(s, url) for s in servers]
     for one, (begin, what, fix) in zip(
         found.findings, ((*row, "", "")[:3] for row in findings), strict=True
@@ -165,14 +163,14 @@ def test_a_connection_on_the_way_is_closed_and_its_failure_is_an_answer(
             raise HandshakeError(GONE)
         return Link()
 
-    monkeypatch.setattr(groups, "greet", greet)
+    monkeypatch.setattr(doctor, "greet", greet)
     here, gone = (Endpoint.from_url(f"redis://{host}") for host in ("here", "gone"))
-    assert run_virtual(groups._ask(here, ("PING",), ("INFO",))) == [
+    assert run_virtual(doctor._ask(here, ("PING",), ("INFO",))) == [
         b"*1\r\n$4\r\nPING\r\n",
         b"*1\r\n$4\r\nINFO\r\n",
     ]
     assert closed == ["done"]
-    assert run_virtual(groups._ask(gone, ("PING",))) is GONE
+    assert run_virtual(doctor._ask(gone, ("PING",))) is GONE
 
 
 # ---- other hosts ---------------------------------------------------------------------------------
@@ -315,12 +313,12 @@ def test_the_fault_of_tls(
         return said
 
     monkeypatch.setattr(Endpoint, "tls", lambda _: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-    monkeypatch.setattr(tls, "_listen", listen)
-    assert tls._look(Endpoint.from_url("redis://h")) == fault
+    monkeypatch.setattr(probe, "_listen", listen)
+    assert probe._look(Endpoint.from_url("redis://h")) == fault
 
 
 def test_a_socket_file_has_no_fault_of_tls() -> None:
-    assert run_virtual(tls.diagnose(Endpoint.from_url("unix:///nowhere/s"))) is None
+    assert run_virtual(probe.diagnose(Endpoint.from_url("unix:///nowhere/s"))) is None
 
 
 # ---- clocks --------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli.run import child
-from asynclock.cli.run.child import Group
+from asynclock.cli import child
+from asynclock.cli.child import Group
 
 NUMBER = 4_000_000
 """A group that no machine has."""

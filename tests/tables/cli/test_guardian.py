@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock.cli.run import guardian
+from asynclock.cli import child
 from tests.cli.conftest import environment, until
 
 LATER = 1e12
@@ -42,7 +42,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, *orders: bytes) -> list[tuple[int, 
     monkeypatch.setattr(select, "select", look)
     monkeypatch.setattr(os, "killpg", lambda group, number: killed.append((group, number)))
     try:
-        guardian._guard(read)
+        child._guard(read)
     finally:
         os.close(read)
     return killed
@@ -73,7 +73,7 @@ def test_a_deadline_that_passes_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
     try:
         began = _clock.now()
         os.write(write, f"4000000 {began + 0.05!r}\n".encode())
-        guardian._guard(read)
+        child._guard(read)
         assert _clock.now() - began >= 0.05
     finally:
         os.close(read)
@@ -101,7 +101,7 @@ def test_a_group_that_has_ended_or_is_not_ours_is_no_error(monkeypatch: pytest.M
         os.close(write)
         monkeypatch.setattr(os, "killpg", refuse)
         try:
-            guardian._guard(read)
+            child._guard(read)
         finally:
             os.close(read)
 
@@ -113,7 +113,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script that has a guardian, and read its output to the end."""
     begin = (
         "import os, signal, subprocess, sys, time\n"
-        "from asynclock.cli.run.guardian import Guardian\n"
+        "from asynclock.cli.child import Guardian\n"
         "guardian = Guardian()\n"
     )
     return subprocess.run(

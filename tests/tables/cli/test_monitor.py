@@ -14,12 +14,11 @@ from asynclock._engine.engine import NodeHealth
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._inspect.layout import PARTS, KeyRef
 from asynclock._inspect.monitor import Monitor, _seen_node
-from asynclock._inspect.states import SharedState
-from asynclock._inspect.survey import Survey, _KeyScan, _Known, held
+from asynclock._inspect.survey import SharedState, Survey, _KeyScan, _Known, held
 from asynclock._nodes.cluster.node import ClusterNode
 from asynclock._nodes.replies import Failure
 from asynclock._primitives.register import StateView
-from asynclock.cli.look.held import with_missing_votes
+from asynclock.cli.inspect import with_missing_votes
 from asynclock.fleet import clients_of
 from asynclock.manager import node_access
 from asynclock.testing import memory_node

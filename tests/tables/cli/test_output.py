@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from asynclock.cli import _output as output
-from asynclock.cli import _text as text
 
 TITLES = ("name", "holder", "note")
 LONG = "orders:eu-central-1:customer-0042"
@@ -182,12 +181,12 @@ def test_no_mark_that_a_terminal_would_obey_is_left() -> None:
     """Control characters, bidirectional marks, zero width, line ends, halves of characters."""
     control, hidden = "\x00\x07\x1b\x7f\x9b\n\r\t", "\u200b\u200f\u202e\u2066\ufeff"
     for mark in f"{control}{hidden}\u2028\u2029\ud800":
-        assert text.clean(f"a{mark}b") == f"a{mark.encode('unicode_escape').decode()}b"
+        assert output.clean(f"a{mark}b") == f"a{mark.encode('unicode_escape').decode()}b"
 
 
 def test_letters_and_pictures_stay_as_they_are() -> None:
     for whole in ("é日", "a b", "🔒"):
-        assert text.clean(whole) == whole
+        assert output.clean(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -198,13 +197,13 @@ def test_letters_and_pictures_stay_as_they_are() -> None:
     ],
 )
 def test_times_for_people(value: float | None, shown: str) -> None:
-    assert text.seconds(value) == shown
+    assert output.seconds(value) == shown
 
 
 def test_warnings_of_the_library_look_like_ours(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text.log_to_stderr()
+    output.log_to_stderr()
     logger.info("node %s is up", "a")
     logger.warning("node %s is down: %s", "a", "\x1b[2J")
     assert capsys.readouterr().err == "asynclock: node a is down: \\x1b[2J\n"
@@ -214,13 +213,13 @@ def test_warnings_of_the_library_look_like_ours(
 def test_a_command_that_shows_the_health_of_nodes_itself_logs_nothing(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text.log_to_nobody()
+    output.log_to_nobody()
     logger.propagate = False  # what pytest gets does not count
     logger.warning("node a is down")
     assert capsys.readouterr().err == ""
 
 
 def test_what_is_said_is_on_one_line_and_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    text.say("a\nb\x1b[2J")
+    output.say("a\nb\x1b[2J")
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "asynclock: a\\nb\\x1b[2J\n")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.cli._sources import Settings
-from asynclock.cli._status import Status
-from asynclock.cli.run import job
-from asynclock.cli.run.arguments import RunArguments
+from asynclock.cli import run as job
+from asynclock.cli._output import Status
+from asynclock.cli._settings import Settings
+from asynclock.cli.run import RunArguments
 from asynclock.testing import lose, memory_node
 from tests.waiting import in_virtual_time
 

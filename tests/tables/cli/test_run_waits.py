@@ -17,11 +17,11 @@ import pytest
 
 import asynclock
 from asynclock._engine.engine import NodeHealth
-from asynclock.cli._sources import Settings
-from asynclock.cli._status import Status
-from asynclock.cli.run import job
-from asynclock.cli.run.arguments import RunArguments
-from asynclock.cli.run.child import FORWARDED
+from asynclock.cli import run as job
+from asynclock.cli._output import Status
+from asynclock.cli._settings import Settings
+from asynclock.cli.child import FORWARDED
+from asynclock.cli.run import RunArguments
 from asynclock.errors import AcquireTimeoutError, ConfigurationError
 from asynclock.testing import memory_node
 from tests.waiting import in_virtual_time
@@ -69,7 +69,7 @@ def test_a_command_that_can_not_be_run_is_told_before_the_wait(
     (tmp_path / "text").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job, "Guardian", Never)
-    assert job.run(RunArguments("j", [program], node=["memory://"])) == status
+    assert job.run_job(RunArguments("j", [program], node=["memory://"])) == status
     assert capsys.readouterr().err == f"asynclock: {said}\n"
 
 
@@ -100,7 +100,7 @@ def test_settings_from_the_options_and_a_guardian_that_ends_with_us(
     monkeypatch.setattr(job, "log_to_stderr", lambda: seen.append("warnings are shown"))
     wanted = RunArguments("j", ["true"], node=["memory://"], prefix="p:", node_timeout=0.7)
     with pytest.raises(ZeroDivisionError):
-        job.run(wanted)
+        job.run_job(wanted)
     options = {"prefix": "p:", "node_timeout": 0.7}
     assert seen == ["warnings are shown", (("memory://",), options), "closed"]
 

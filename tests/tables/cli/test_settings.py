@@ -11,10 +11,10 @@ import typer
 import typer.main
 
 import asynclock
-from asynclock.cli._app import run
-from asynclock.cli._sources import _KEYS, Settings, load, read, split
-from asynclock.cli.look import held
-from asynclock.cli.look import inspect as command
+from asynclock.cli import _app, _settings, run
+from asynclock.cli import inspect as command
+from asynclock.cli._app import run_program
+from asynclock.cli._settings import _KEYS, Settings, load, read, split
 from asynclock.errors import ConfigurationError
 from tests.waiting import in_virtual_time
 
@@ -183,19 +183,29 @@ def test_a_password_is_in_no_text_about_the_settings() -> None:
 def test_inspect_reads_its_arguments_as_typer_does(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = typer.Typer(add_completion=False)
-    app.command("inspect")(command.inspect)
-    options = {name for param in typer.main.get_command(app).params for name in param.opts}
-    ours = held.COMMON.keys() | held.FLAGS.keys()
-    assert {name for name in options if name[0] == "-"} - {"--help"} == ours
-    seen: list[held.InspectArguments] = []
+    seen: list[command.InspectArguments] = []
     monkeypatch.setattr(command, "show", seen.append)
-    assert run(["inspect", *words]) == 0
-    assert [held.parse(words)] == seen
+    assert run_program(["inspect", *words]) == 0
+    assert [command.parse(words)] == seen
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        (_app.inspect, {*_settings.COMMON, *command.FLAGS}),
+        (_app.run, {*run.VALUES, *run.FLAGS}),
+    ],
+)
+def test_both_ways_of_reading_know_the_same_options(typed: Any, ours: set[str]) -> None:
+    """The short way and typer's, which explains mistakes, must not drift apart."""
+    app = typer.Typer(add_completion=False)
+    app.command("it")(typed)
+    options = {name for param in typer.main.get_command(app).params for name in param.opts}
+    assert {name for name in options if name[0] == "-"} - {"--help"} == ours
 
 
 @pytest.mark.parametrize(
     "words", [("--help",), ("x", "y"), ("--node",), ("--node-timeout", "soon"), ("-j",), ("--al",)]
 )
 def test_typer_explains_what_inspect_can_not_read(words: tuple[str, ...]) -> None:
-    assert held.parse(words) is None
+    assert command.parse(words) is None

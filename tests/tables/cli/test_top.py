@@ -16,12 +16,10 @@ from rich.console import Console
 from asynclock import _clock
 from asynclock._engine.engine import NodeHealth
 from asynclock._engine.inspection import Inspection, NodeView, Waiter
-from asynclock._inspect.health import trouble
-from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode
+from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode, trouble
 from asynclock._inspect.survey import Survey
-from asynclock.cli._sources import Settings
-from asynclock.cli._start import start
-from asynclock.cli.look import rows, top
+from asynclock.cli import _start, top
+from asynclock.cli._settings import Settings
 from tests.waiting import in_virtual_time
 
 REFUSED = "can't connect: Connection refused"
@@ -84,14 +82,14 @@ def test_the_cells_of_a_lease(
     lease: SeenLease, cells: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_clock, "wall", lambda: SINCE + 250)
-    assert "|".join(rows.cells(lease)) == cells
+    assert "|".join(top.cells(lease)) == cells
 
 
 @pytest.mark.parametrize(("trip", "shown"), [(0.0012, "1.2 ms"), (0.0, "0.0 ms"), (None, "")])
 def test_the_cells_of_a_node(trip: float | None, shown: str) -> None:
     health = NodeHealth("n0", "down", "gone", 0.0, trip, None, None)
     node = SeenNode(health, "why", watched="5", clients="9")
-    assert rows.node_cells(node) == ("n0", "down", shown, "5", "9", "", "why")
+    assert top.node_cells(node) == ("n0", "down", shown, "5", "9", "", "why")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -113,15 +111,15 @@ def test_numbers_are_sorted_as_numbers_and_texts_without_case(
     column: str, leases: list[SeenLease], reverse: bool
 ) -> None:
     wanted = [one.found.name for one in leases]
-    at, given = rows.COLUMNS.index(column), monitor_of([*leases[1:], leases[0]])
-    found = [one.found.name for one in rows.ordered(given, at, reverse, "")]
+    at, given = top.COLUMNS.index(column), monitor_of([*leases[1:], leases[0]])
+    found = [one.found.name for one in top.ordered(given, at, reverse, "")]
     assert found == (wanted[::-1] if reverse else wanted)
 
 
 @pytest.mark.parametrize("search", ["PAY", "pay", "Web-7", "SEMA", "pay [sem"])
 def test_a_search_looks_at_titles_and_holders_without_case(search: str) -> None:
     leases = [seen("Pay", "web-7:1", kind="semaphore", part="0"), seen("other", "host:1")]
-    found = rows.ordered(monitor_of(leases), 0, False, search)
+    found = top.ordered(monitor_of(leases), 0, False, search)
     assert [one.found.name for one in found] == ["Pay"]
 
 
@@ -363,9 +361,11 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorting 100,000 locks takes a second, which no key may wait for."""
     sorts: list[tuple[int, bool, str]] = []
 
+    plain = top.ordered
+
     def ordered(monitor: Monitor, *how: Any) -> list[Any]:
         sorts.append(how)
-        return list(rows.ordered(monitor, *how))
+        return list(plain(monitor, *how))
 
     monkeypatch.setattr(top, "ordered", ordered)
     view = top.TopScreen(Monitor())
@@ -455,6 +455,6 @@ def test_it_is_live_where_it_gets_keys_and_has_a_screen(
     monkeypatch.setattr(sys, "stdin", Standard(stdin))
     monkeypatch.setattr(sys, "stdout", Standard(stdout))
     options = ("--node", "memory://", "--prefix", "p:", "--node-timeout", "0.7")
-    assert start(["top", *words, *options, "--interval", "2.5"]) == 0
+    assert _start(["top", *words, *options, "--interval", "2.5"]) == 0
     settings = Settings(("memory://",), {"prefix": "p:", "node_timeout": 0.7})
     assert given == ["no log", (settings, 2.5, live)]

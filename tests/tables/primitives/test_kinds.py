@@ -12,8 +12,7 @@ import asynclock._primitives
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.spec import LockSpec
 from asynclock._inspect.layout import PARTS, KeyRef, spec_of
-from asynclock._inspect.states import SharedState
-from asynclock._inspect.survey import ask, survey
+from asynclock._inspect.survey import SharedState, ask, survey
 from asynclock._keys import lock_key
 from asynclock._primitives.base import Lockable
 from asynclock._primitives.kind import Held, Kind

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Sequence
+import termios
+import tty
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -13,10 +16,13 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ..._inspect.doubts import lacking_rights
-from ..._inspect.monitor import Monitor, SeenLease
-from ...manager import LockManager
-from .._options import (
+from .. import _clock
+from .._engine.inspection import Waiter
+from .._inspect.monitor import Monitor, SeenLease, SeenNode, lacking_rights
+from .._inspect.survey import Survey
+from .._inspect.views import number, title
+from ..manager import LockManager
+from ._app import (
     AcksOption,
     ConfigOption,
     LongNodeTimeoutOption,
@@ -25,22 +31,160 @@ from .._options import (
     PrefixOption,
     RestartGuardOption,
 )
-from .._output import SPARE, console, lines_of_table, print_table, print_text, wrapped
-from .._sources import Settings, load
-from .._status import Status
-from .._text import clean, log_to_nobody
-from .held import say_causes
-from .keys import pressed
-from .rows import (
-    COLUMNS,
-    NODE_COLUMNS,
-    SPARE_OF_NODES,
-    WAITING,
-    cells,
-    node_cells,
-    ordered,
-    waited,
+from ._output import (
+    SPARE,
+    Status,
+    ago,
+    clean,
+    console,
+    held_for,
+    lines_of_table,
+    log_to_nobody,
+    print_table,
+    print_text,
+    seconds,
+    wrapped,
 )
+from ._settings import Settings, load
+from .inspect import LONGEST_VALUE, say_causes
+
+COLUMNS = (
+    "name",
+    "holder",
+    "held for",
+    "remaining",
+    "fence",
+    "nodes",
+    "waiting",
+    "message",
+    "note",
+)
+NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
+WAITING = COLUMNS.index("waiting")
+SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
+
+
+def cells(lease: SeenLease) -> tuple[str, ...]:
+    """Return a lease as text, in the order of COLUMNS."""
+    found, agreement = lease.found, lease.agreement
+    view = agreement.leading
+    left = found.remaining
+    if left is None and view is not None:
+        left = view.remaining
+    return (
+        title(found),
+        lease.holder or "",
+        held_for(found, lease.last_seen - lease.first_seen),
+        seconds(left),
+        str(found.fence or ""),
+        agreement.support,
+        _waiting(found.waiting),
+        (found.message or "")[:LONGEST_VALUE],
+        agreement.note,
+    )
+
+
+def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
+    """Return the leases whose name or holder contains `search`, sorted by a column."""
+    text = search.casefold()
+    rows: Iterable[SeenLease] = monitor.leases.values()
+    if text:
+        rows = [row for row in rows if text in f"{title(row.found)}\0{row.holder or ''}".casefold()]
+    return sorted(rows, key=lambda row: _key(row, column), reverse=reverse)
+
+
+def waited(found: Survey) -> str:
+    """Return how many wait for all names together, and the longest wait."""
+    waiting = [one for each in found.queues.values() for one in each]
+    longest = ago(min((one.since for one in waiting if one.since is not None), default=None))
+    return f"{number(waiting)} waiting{', longest ' * bool(longest)}{longest}"
+
+
+def _waiting(waiting: Sequence[Waiter]) -> str:
+    """Return how many wait, and for how long the first one has waited."""
+    if not waiting:
+        return ""
+    waited = ago(waiting[0].since)
+    return f"{number(waiting)}{' for ' * bool(waited)}{waited}, first {waiting[0].label}"
+
+
+def _key(lease: SeenLease, column: int) -> tuple[float, str]:
+    # This makes no other cells than the one to sort by, because there may be 100,000 leases.
+    match column:
+        case 0:
+            return 0.0, title(lease.found).casefold()
+        case 1:
+            return 0.0, (lease.holder or "").casefold()
+        case 2:
+            return lease.found.since or _clock.wall() - (lease.last_seen - lease.first_seen), ""
+        case 3:
+            return lease.found.remaining or 0.0, ""
+        case 4:
+            return lease.found.fence, ""
+        case 5:
+            return sum(view.owner is not None for view in lease.found.nodes), ""
+        case 6:  # WAITING
+            return len(lease.found.waiting), ""
+        case 7:
+            return 0.0, (lease.found.message or "").casefold()
+        case _:
+            return 0.0, lease.agreement.note.casefold()
+
+
+def node_cells(node: SeenNode) -> tuple[str, ...]:
+    """Return a node as text, in the order of NODE_COLUMNS."""
+    health = node.health
+    trip = "" if health.round_trip is None else f"{health.round_trip * 1000:.1f} ms"
+    version = health.version or ""
+    return health.node, health.state, trip, node.watched, node.clients, version, node.cause
+
+
+# ---- Keys of the terminal, read one at a time, without waiting for Enter -------------------------
+
+
+SEQUENCES = {
+    **dict.fromkeys(("\x1b[A", "\x1bOA"), "up"),
+    **dict.fromkeys(("\x1b[B", "\x1bOB"), "down"),
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    **dict.fromkeys(("\x1b[H", "\x1bOH", "\x1b[1~"), "home"),
+    **dict.fromkeys(("\x1b[F", "\x1bOF", "\x1b[4~"), "end"),
+}
+"""The sequences that terminals send for the arrow and page keys."""
+
+
+@contextlib.contextmanager
+def pressed() -> Iterator[asyncio.Queue[str]]:
+    """Yield a queue of the pressed keys, and restore the terminal's mode afterwards."""
+    fd = sys.stdin.fileno()
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    before = termios.tcgetattr(fd)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = os.read(fd, 1024).decode("utf-8", "replace")
+        if not data:  # the terminal is gone
+            loop.remove_reader(fd)
+            keys.put_nowait("q")
+        # An arrow or function key sends a sequence, which must not count as Escape and letters.
+        elif data.startswith("\x1b") and len(data) > 1:
+            if data in SEQUENCES:
+                keys.put_nowait(SEQUENCES[data])
+            return
+        for key in data:
+            keys.put_nowait(key)
+
+    tty.setcbreak(fd)
+    loop.add_reader(fd, read)
+    try:
+        yield keys
+    finally:
+        loop.remove_reader(fd)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
 
 HELP = (
     *("q quit", "↑↓ PgUp PgDn scroll", "s sort", "r reverse"),

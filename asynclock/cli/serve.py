@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 
 import typer
 
-from ... import _extras
-from ..._inspect.survey import Survey, ask
-from ..._nodes.replies import Failure
-from ..._nodes.script import Command
-from ...errors import ConfigurationError
-from ...manager import node_access
-from .._options import (
+from .. import _extras
+from .._inspect.survey import Survey, ask
+from .._nodes.replies import Failure
+from .._nodes.script import Command
+from ..errors import ConfigurationError
+from ..manager import node_access
+from ._app import (
     AcksOption,
     ConfigOption,
     LongNodeTimeoutOption,
@@ -27,10 +27,9 @@ from .._options import (
     PrefixOption,
     RestartGuardOption,
 )
-from .._sources import Settings, load
-from .._status import Status
-from .._text import say
-from .held import say_causes
+from ._output import Status, say
+from ._settings import Settings, load
+from .inspect import say_causes
 
 SCAN = Command.plain("SCAN", "0", "COUNT", 1)
 TOKEN = "ASYNCLOCK_TOKEN"  # noqa: S105 - the name of a variable
@@ -91,7 +90,7 @@ def serve(
 async def _serve(settings: Settings, port: int, token: str | None) -> int:
     import uvicorn
 
-    from ...contrib.dashboard import dashboard
+    from ..contrib.dashboard import dashboard
 
     gc.set_threshold(*GARBAGE)
     made = token or secrets.token_urlsafe(24)

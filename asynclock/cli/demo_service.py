@@ -1,6 +1,6 @@
 """One service process of the demo: ten users, who all grab each order at a given moment.
 
-    python -m asynclock.cli.demo.service FOLDER SERVICE USERS TTL NODE…
+    python -m asynclock.cli.demo_service FOLDER SERVICE USERS TTL NODE…
 
 Reads lines like `{"act": 1, "order": 7, "at": <monotonic seconds>}` from stdin, and answers
 `{"order": 7, "sold": 1}` when all its users are done. Ends at the end of stdin, so it can't outlive

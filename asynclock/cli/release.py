@@ -9,18 +9,16 @@ from typing import Annotated
 
 import typer
 
-from ..._engine.inspection import Inspection
-from ..._engine.said import last_owner
-from ..._inspect.takeback import TakeBack, digits
-from ..._inspect.views import origin
-from ...errors import ConfigurationError
-from ...manager import node_access
-from .._options import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
-from .._output import print_json, print_table
-from .._sources import Settings, load
-from .._status import Status
-from .._text import log_to_stderr, say, seconds
-from .held import say_causes
+from .._engine.inspection import Inspection
+from .._engine.said import last_owner
+from .._inspect.takeback import TakeBack, digits
+from .._inspect.views import origin
+from ..errors import ConfigurationError
+from ..manager import node_access
+from ._app import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from ._output import Status, log_to_stderr, print_json, print_table, say, seconds
+from ._settings import Settings, load
+from .inspect import say_causes
 
 
 def release(

@@ -1,27 +1,33 @@
-"""Collects the facts about one server, over two connections and in about a second."""
+"""What is asked of one server: facts, rights, clock, fence counters, a use of each primitive."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import _clock
-from ..._nodes.endpoint import Endpoint, redacted
-from ..._nodes.handshake import HandshakeError, ask_whether_one_server, greet
-from ..._nodes.link import Link
-from ..._nodes.own_keys import RECORD_KEY, WITNESS_KEY, kept, reading
-from ..._nodes.replicated.acks import Acks
-from ..._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
-from ..._nodes.script import Command
-from ..._primitives.lock import SCRIPT
-from ..._rules.nodeset import NOTHING, Kept, NodeSet
-from ..._rules.trust import Facts, Trust
-from ...fleet import CLIENTS
-from .counters import Counters, count_counters
-from .tls import diagnose
+from .. import _clock
+from .._inspect.survey import ask
+from .._keys import FENCE, MARKER, lock_key
+from .._nodes.endpoint import Endpoint, redacted
+from .._nodes.handshake import HandshakeError, ask_whether_one_server, greet
+from .._nodes.link import Link
+from .._nodes.own_keys import RECORD_KEY, WITNESS_KEY, kept, reading
+from .._nodes.replicated.acks import Acks
+from .._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
+from .._nodes.script import Command
+from .._primitives.kinds import KINDS
+from .._primitives.lock import SCRIPT
+from .._rules.nodeset import NOTHING, Kept, NodeSet
+from .._rules.trust import Facts, Trust
+from ..errors import AsyncLockError
+from ..fleet import CLIENTS
+from ..manager import LockManager, node_access
+from ._settings import Settings
 
 REPLY_TIMEOUT = 2.0
 """Seconds for the connection, and for each reply."""
@@ -290,3 +296,263 @@ class NullListener:
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Do nothing: the commands without a reply fail by themselves."""
+
+
+# ---- Why a connection fails, where TLS is the reason: as a code of findings.toml -----------------
+
+
+CONNECT_TIMEOUT = 2.0
+"""Seconds for each connection."""
+
+
+_PLAIN_PORT = "tls-plain-port"
+_CLIENT = "tls-client-certificate"
+_AUTHORITY = "tls-authority"
+# Codes of OpenSSL's X509_V_ERR_*.
+_VERIFY = {
+    10: "tls-expired",
+    **dict.fromkeys((18, 19, 20, 21), _AUTHORITY),
+    **dict.fromkeys((62, 64), "tls-name"),
+}
+
+
+async def diagnose(endpoint: Endpoint) -> str | None:
+    """Connect once more; return the fault of TLS, None if the failure has another reason."""
+    unseen = endpoint.path or endpoint.opaque
+    return None if unseen else await asyncio.to_thread(_look, endpoint)
+
+
+def _look(endpoint: Endpoint) -> str | None:
+    context = endpoint.tls()
+    try:
+        if context is None:
+            return "tls-only" if _speaks_tls(endpoint) else None
+        _listen(endpoint, context)
+    except ssl.SSLCertVerificationError as error:
+        return _VERIFY.get(error.verify_code, "tls-certificate")
+    except ssl.SSLError as error:
+        return _by_reason(error.reason or str(error))
+    except OSError:
+        pass  # a plain server waits for an end of line, which TLS does not send
+    try:
+        answer = _listen(endpoint, None)
+    except OSError:
+        return None
+    return _PLAIN_PORT if answer.startswith((b"+", b"-")) else None
+
+
+def _speaks_tls(endpoint: Endpoint) -> bool:
+    anything = ssl.create_default_context()
+    anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain,
+            anything.wrap_socket(plain),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return _by_reason(error.reason or str(error)) is _CLIENT
+    except OSError:
+        return False
+
+
+def _by_reason(reason: str) -> str | None:
+    reason = reason.upper().replace(" ", "_")
+    # TLS 1.3 has an alert for a missing certificate; older versions report any failure.
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return _CLIENT
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason or "EOF" in reason:
+        return _PLAIN_PORT
+    return _CLIENT if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason else None
+
+
+def _listen(endpoint: Endpoint, context: ssl.SSLContext | None) -> bytes:
+    """Connect, send PING if there is no TLS, and return the reply. Raises OSError."""
+    with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain:
+        if context is None:
+            plain.sendall(b"PING\r\n")
+            return plain.recv(64)
+        # In TLS 1.3 the server checks our certificate after the handshake has ended for us, and
+        # resets a connection with unread bytes, which would hide the reason: so send nothing.
+        with context.wrap_socket(plain, server_hostname=endpoint.host) as secure:
+            return secure.recv(64)
+
+
+# ---- The fence counters, on a large server from a sample -----------------------------------------
+
+
+KEYS_PER_SCAN = 1000
+"""Number of keys that the server looks at in one step."""
+PAGES = 100
+"""Maximum number of steps; beyond them the rest is estimated."""
+WEIGHED = 20
+"""Maximum number of counters whose memory is asked for."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The fence counters of all names under the prefix."""
+
+    count: int
+    size: int | None
+    """Bytes that they take; None if the server does not tell."""
+
+    @property
+    def shown(self) -> str:
+        """The numbers for people."""
+        size = "" if self.size is None else f" ({self.size / 1e6:.1f} MB)"
+        return f"{self.count:,}{size}"
+
+
+async def count_counters(link: Link, prefix: str) -> Counters | None:
+    """Return the counters on the server at `link`; None if it refuses to list its keys."""
+    begins, ends = prefix.encode(), f"{MARKER}{FENCE}".encode()
+    found: list[bytes] = []
+    cursor, seen = b"0", 0
+    for _ in range(PAGES):
+        reply = await link.ask(Command.plain("SCAN", cursor.decode(), "COUNT", KEYS_PER_SCAN))
+        if not isinstance(reply, list):
+            return None
+        cursor, keys = reply
+        seen += len(keys)
+        found += (key for key in keys if key.startswith(begins) and key.endswith(ends))
+        if cursor == b"0":
+            return Counters(len(found), await _size(link, found, len(found)))
+    total = await link.ask(Command.plain("DBSIZE"))
+    count = round(len(found) * total / seen) if isinstance(total, int) and seen else len(found)
+    return Counters(count, await _size(link, found, count))
+
+
+async def _size(link: Link, found: list[bytes], count: int) -> int | None:
+    sample = found[:: len(found) // WEIGHED + 1]
+    asked = (link.ask(Command.plain("MEMORY", "USAGE", key)) for key in sample)
+    sizes = [size for size in await asyncio.gather(*asked) if isinstance(size, int)]
+    if not sizes:
+        return 0 if not found else None
+    return round(sum(sizes) / len(sizes) * count)
+
+
+# ---- Takes a real lock and uses every other primitive once, so that all scripts run --------------
+
+
+PRIMITIVE_TIMEOUT = 2.0
+"""Maximum seconds for each primitive."""
+TTL = 5.0
+"""Seconds after which the locks of an interrupted trial end by themselves."""
+
+Use = Callable[[LockManager, str], Awaitable[object]]
+
+
+async def _lock(locks: LockManager, name: str) -> None:
+    lease = await locks.lock(name, timeout=PRIMITIVE_TIMEOUT).acquire()
+    await lease.extend()
+    await lease.release()
+
+
+async def _multi(locks: LockManager, name: str) -> None:
+    async with locks.multi_lock(name, f"{name}-2", timeout=PRIMITIVE_TIMEOUT):
+        pass
+
+
+async def _semaphore(locks: LockManager, name: str) -> None:
+    async with locks.semaphore(name, 1, timeout=PRIMITIVE_TIMEOUT).acquire():
+        pass
+
+
+async def _rwlock(locks: LockManager, name: str) -> None:
+    lock = locks.rwlock(name, timeout=PRIMITIVE_TIMEOUT)
+    async with lock.read():
+        pass
+    async with lock.write():
+        pass
+
+
+async def _fair(locks: LockManager, name: str) -> None:
+    async with locks.fair_lock(name, timeout=PRIMITIVE_TIMEOUT):
+        pass
+
+
+async def _election(locks: LockManager, name: str) -> None:
+    term = await locks.election(name, timeout=PRIMITIVE_TIMEOUT).campaign()
+    await term.publish("doctor")
+    await term.resign()
+
+
+async def _event(locks: LockManager, name: str) -> None:
+    await locks.event(name, keep=TTL).set(timeout=PRIMITIVE_TIMEOUT)
+
+
+async def _latch(locks: LockManager, name: str) -> None:
+    await locks.latch(name, 1, keep=TTL).count_down(timeout=PRIMITIVE_TIMEOUT)
+
+
+async def _barrier(locks: LockManager, name: str) -> None:
+    await locks.barrier(name, 1).wait(timeout=PRIMITIVE_TIMEOUT)
+
+
+async def _once(locks: LockManager, name: str) -> None:
+    async with locks.once(name, keep=TTL, timeout=PRIMITIVE_TIMEOUT) as run:
+        run.finish("doctor")
+
+
+USES: dict[str, tuple[Use, str]] = {
+    "lock": (_lock, "lock"),
+    "multi_lock": (_multi, "lock"),
+    "semaphore": (_semaphore, "semaphore"),
+    "rwlock": (_rwlock, "rwlock"),
+    "fair_lock": (_fair, "fair"),
+    "election": (_election, "election"),
+    "event": (_event, "event"),
+    "latch": (_latch, "latch"),
+    "barrier": (_barrier, "barrier"),
+    "once": (_once, "once"),
+}
+"""For each primitive: how it is used, and the kind of the keys that it leaves."""
+
+
+async def use_everything(settings: Settings, url: str) -> dict[str, str]:
+    """Use each primitive on this node alone; return the cause for each one that fails.
+
+    `settings` are those of the services, including `acks`. The guards are off, because a node
+    without a vote has a finding of its own.
+    """
+    options = {**settings.options, "ttl": TTL, "strict": False}
+    options |= {"restart_guard": False, "clock_guard": False, "set_guard": False}
+    options["node_timeout"] = max(1.0, float(options.get("node_timeout", 1.0)))
+    options["max_ttl"] = max(4 * options["node_timeout"], TTL, float(options.get("max_ttl", TTL)))
+    run = f"doctor-{secrets.token_hex(8)}"
+    failed: dict[str, str] = {}
+    async with Settings((url,), options).connect() as locks:
+        for primitive, (use, _) in USES.items():
+            # If a plain lock fails, the other primitives would only fail in the same way.
+            if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{primitive}"))):
+                failed[primitive] = cause
+        await _clean_up(locks, run)
+    return failed
+
+
+async def _cause(using: Awaitable[object]) -> str | None:
+    try:
+        async with asyncio.timeout(2 * PRIMITIVE_TIMEOUT):
+            await using
+    except AsyncLockError as error:
+        nodes = getattr(error, "nodes", None)
+        return next(iter(nodes.values())) if nodes else str(error)
+    except TimeoutError:
+        return f"no answer within {2 * PRIMITIVE_TIMEOUT:g} s"
+    return None
+
+
+async def _clean_up(locks: LockManager, run: str) -> None:
+    access = node_access(locks)
+    declared = {kind.name: kind for kind in KINDS}
+    keys = {
+        key
+        for primitive, (_, kind) in USES.items()
+        for key in declared[kind].keys(lock_key(access.prefix, f"{run}-{primitive}"))
+    }
+    for locked in ("multi_lock-2", "once"):
+        keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-{locked}"))
+    (node,) = access.nodes
+    # One key per command, because on a Cluster the keys are in different slots.
+    await asyncio.gather(*(ask(node, Command.plain("DEL", key)) for key in keys))

@@ -1,10 +1,11 @@
-"""`asynclock doctor`: checks whether nodes are fit for locks, and says what fixes them."""
+"""`asynclock doctor`: finds what is wrong with the nodes, why it matters, and what fixes it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Annotated, Any
 
@@ -13,22 +14,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ..._nodes.replicated.acks import Acks
-from .._options import (
-    ConfigOption,
-    MaxTtlOption,
-    NodeOption,
-    NodeTimeoutOption,
-    PrefixOption,
-)
-from .._output import console, print_json, print_table
-from .._sources import Settings, load, repeated
-from .._text import clean
-from .checkup import examine
-from .findings import Finding, Severity
-from .groups import resolve
-from .probe import Probe, Purpose, probe
-from .trial import use_everything
+from .._nodes.endpoint import Endpoint, Seeds, redacted
+from .._nodes.handshake import HandshakeError, greet
+from .._nodes.replicated.acks import Acks
+from .._nodes.replicated.sentinel import Service
+from .._nodes.replies import Failure
+from .._nodes.script import Command
+from ._app import ConfigOption, MaxTtlOption, NodeOption, NodeTimeoutOption, PrefixOption
+from ._output import clean, console, print_json, print_table
+from ._settings import Settings, load, repeated
+from .checks import Call, Finding, Found, Severity, examine, finding
+from .probe import REPLY_TIMEOUT, NullListener, Probe, Purpose, probe, use_everything
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -64,7 +60,7 @@ def doctor(
         print_json(_as_json(servers, findings))
     else:
         _print(servers, findings)
-    return int(max((finding.severity for finding in findings), default=Severity.NOTE))
+    return int(max((each.severity for each in findings), default=Severity.NOTE))
 
 
 async def _examine(
@@ -86,15 +82,15 @@ async def _examine(
     looks = [[probe(endpoint, url, purpose) for endpoint, url in one.servers] for one in groups]
     found = await asyncio.gather(*(asyncio.gather(*group) for group in looks))
     await asyncio.gather(*map(_try, repeat(settings), settings.nodes, found, repeat(purpose)))
-    findings = [finding for group in groups for finding in group.findings]
+    findings = [each for group in groups for each in group.findings]
     servers = [server for group in found for server in group]
     return servers, findings + examine(found, purpose)
 
 
 async def _try(settings: Settings, url: str, servers: Sequence[Probe], purpose: Purpose) -> None:
     """Take locks on a node, unless the findings already say why that can't work."""
-    known = [finding for finding in examine([servers], purpose) if finding.node]
-    if servers and all(finding.severity < Severity.ERROR for finding in known):
+    known = [each for each in examine([servers], purpose) if each.node]
+    if servers and all(each.severity < Severity.ERROR for each in known):
         servers[0].unusable = await use_everything(settings, url)
 
 
@@ -113,9 +109,9 @@ def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
     )
     print_table(titles, [_row(server) for server in servers])
     out = console()
-    for finding in findings:
-        _print_finding(out, finding)
-    count = Counter(finding.severity for finding in findings)
+    for each in findings:
+        _print_finding(out, each)
+    count = Counter(each.severity for each in findings)
     words = [
         f"{count[one]} {one.name.lower()}{'s' * (count[one] > 1)}"
         for one in reversed(Severity)
@@ -148,18 +144,18 @@ def _row(server: Probe) -> tuple[str, ...]:
     )
 
 
-def _print_finding(out: Console, finding: Finding) -> None:
+def _print_finding(out: Console, found: Finding) -> None:
     out.print()
-    where = f"{finding.node}: " if finding.node else ""
+    where = f"{found.node}: " if found.node else ""
     out.print(
         Text.assemble(
-            (f"{finding.severity.name.lower():8}", _STYLES[finding.severity]),
-            clean(f"{where}{finding.what}"),
-            (f"  [{finding.code}]", "dim"),
+            (f"{found.severity.name.lower():8}", _STYLES[found.severity]),
+            clean(f"{where}{found.what}"),
+            (f"  [{found.code}]", "dim"),
         ),
         soft_wrap=not out.is_terminal,
     )
-    for word, text in (("why", finding.why), ("fix", finding.fix)):
+    for word, text in (("why", found.why), ("fix", found.fix)):
         line = Text(f"{word + ':':6}{clean(text)}")
         if out.is_terminal:
             out.print(Padding(line, (0, 0, 0, 8), expand=False))
@@ -192,13 +188,99 @@ def _as_json(servers: Sequence[Probe], findings: Sequence[Finding]) -> dict[str,
         ],
         "findings": [
             {
-                "code": finding.code,
-                "severity": finding.severity.name.lower(),
-                "node": finding.node or None,
-                "what": finding.what,
-                "why": finding.why,
-                "fix": finding.fix,
+                **asdict(each),
+                "severity": each.severity.name.lower(),
+                "node": each.node or None,
             }
-            for finding in findings
+            for each in findings
         ],
     }
+
+
+# ---- The servers behind a URL: one, the primary that Sentinels name, a Cluster's primaries -------
+
+
+@dataclass
+class Group:
+    """The servers of one node, and the findings on the way to them."""
+
+    servers: list[tuple[Endpoint, str]] = field(default_factory=list)
+    """Each server, with the URL that led to it."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+async def resolve(url: str) -> Group:
+    """Find the servers. Raises ConfigurationError if the URL itself is wrong."""
+    scheme = url.strip().partition("://")[0]
+    if scheme.endswith("+sentinel"):
+        return await _behind_sentinels(url)
+    if scheme.endswith("+cluster"):
+        return await _in_cluster(url)
+    return Group([(Endpoint.of(url), url)])
+
+
+async def _ask(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:
+    try:
+        link = await greet(endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
+    except HandshakeError as error:
+        return error.failure
+    try:
+        return list(await asyncio.gather(*(link.ask(Command.plain(*one)) for one in commands)))
+    finally:
+        link.close("done")
+
+
+async def _behind_sentinels(url: str) -> Group:
+    service, found = Service.from_url(url), Group()
+    questions = (
+        ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name),
+        ("SENTINEL", "CKQUORUM", service.name),
+    )
+    replies = await asyncio.gather(*(_ask(one, *questions) for one in service.sentinels))
+    named: list[tuple[str, int]] = []
+    for sentinel, reply in zip(service.sentinels, replies, strict=True):
+        found.findings += _of_sentinel(sentinel, service.name, reply)
+        if isinstance(reply, list) and isinstance(reply[0], list):
+            host, port = reply[0]
+            named.append((host.decode(), int(port)))
+    count = len(service.sentinels)
+    if count < 3:
+        shown = redacted(url).strip("'")
+        found.findings.append(finding("few-sentinels", url=shown, count=count))
+    if len(set(named)) > 1:
+        listed = ", ".join(f"{host}:{port}" for host, port in named)
+        found.findings.append(finding("sentinels-disagree", named=listed, service=service.name))
+    if named:
+        host, port = max(named, key=named.count)
+        found.servers.append((service.data.at(host, port), url))
+    return found
+
+
+def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -> Found:
+    node = sentinel.address
+    call = Call(lambda words: f"redis-cli -h {sentinel.host} -p {sentinel.port} {words}")
+    if isinstance(reply, Failure):
+        yield finding("sentinel-down", node=node, call=call, cause=reply.cause)
+    elif not isinstance(reply[0], list):
+        yield finding("sentinel-service", node=node, call=call, service=service)
+    elif isinstance(reply[1], Failure):
+        cause = reply[1].cause
+        yield finding("sentinel-quorum", node=node, call=call, service=service, cause=cause)
+
+
+async def _in_cluster(url: str) -> Group:
+    seeds, found = Seeds(url, port=6379).endpoints(), Group()
+    for seed in seeds:
+        reply = await _ask(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"))
+        if isinstance(reply, Failure) or not isinstance(reply[1], bytes):
+            continue
+        if b"cluster_state:ok" not in reply[0]:
+            found.findings.append(finding("cluster-state", node=seed.address, address=seed.address))
+        for line in reply[1].decode("utf-8", "replace").splitlines():
+            words = line.split()
+            if "master" in words[2] and "fail" not in words[2] and len(words) > 8:
+                host, _, port = words[1].partition("@")[0].rpartition(":")
+                found.servers.append((seed.at(host or seed.host, int(port)), url))
+        return found
+    found.servers = [(seed, url) for seed in seeds]
+    return found

@@ -1,4 +1,10 @@
-"""A command under a lock: waits for the lock, runs the command, releases the lock."""
+"""`asynclock run`: runs a command only while a lock is held.
+
+    asynclock run [OPTIONS] NAME [OPTIONS] [--] COMMAND…
+
+Our options end where the command begins, as with env, timeout and flock: the first word of the
+command and all words after it belong to the command.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +16,131 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ... import _clock
-from ..._engine.inspection import Inspection
-from ..._engine.lease import Lease
-from ..._primitives.base import Lockable
-from ...errors import LeaseLostError
-from ...events import Contended, Event, Renewed
-from ...manager import LockManager
-from .._sources import Settings, load
-from .._status import Status
-from .._text import clean, log_to_stderr, say, seconds
-from .arguments import RunArguments
-from .child import FORWARDED, Child, hear_of_ends
-from .guardian import Guardian
+from .. import _clock
+from .._engine.inspection import Inspection
+from .._engine.lease import Lease
+from .._engine.said import LONGEST_MESSAGE
+from .._primitives.base import Lockable
+from ..errors import ConfigurationError, LeaseLostError
+from ..events import Contended, Event, Renewed
+from ..manager import LockManager
+from ._output import Status, clean, guarded, log_to_stderr, say, seconds
+from ._settings import COMMON, Settings, duration, load, read_options
+from .child import FORWARDED, Child, Guardian, hear_of_ends
+
+VALUES: dict[str, Any] = {
+    **COMMON,
+    "--ttl": duration,
+    "--timeout": duration,
+    "--max-ttl": duration,
+    "--max-hold": duration,
+    "--at-least": duration,
+    "--permits": int,
+    "--message": str,
+    "--on-loss": ("kill", "warn"),
+    "--wait-for": ("group", "command"),
+}
+"""For each option with a value: the function that reads it, or the allowed values."""
+FLAGS = {"--no-wait": "no_wait", "--shared": "shared", "--exclusive": "exclusive"}
+MAX_NAME = 4096
+"""Maximum number of characters of a name, which goes into the environment and all messages."""
+MAX_SECONDS = 86_400.0
+"""Maximum ttl in seconds: a day."""
+
+
+@dataclass
+class RunArguments:
+    """The arguments of `asynclock run`; times in seconds."""
+
+    name: str
+    command: list[str]
+    ttl: float | None = None
+    timeout: float | None = None
+    max_ttl: float | None = None
+    max_hold: float | None = None
+    at_least: float | None = None
+    permits: int | None = None
+    message: str | None = None
+    shared: bool = False
+    exclusive: bool = False
+    node_timeout: float | None = None
+    prefix: str | None = None
+    node: list[str] | None = None
+    config: Path | None = None
+    on_loss: str = "kill"
+    wait_for: str = "group"
+    no_wait: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigurationError for contradictory or oversized arguments."""
+        if self.no_wait and self.timeout is not None:
+            raise ConfigurationError("--no-wait and --timeout exclude each other")
+        if self.shared + self.exclusive + (self.permits is not None) > 1:
+            raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
+        if self.at_least is not None and (self.shared or self.exclusive or self.permits):
+            raise ConfigurationError("--at-least is for a lock that one command holds alone")
+        if self.message is not None and self.shared:
+            raise ConfigurationError("--message and --shared exclude each other")
+        if self.message is not None and len(self.message) > LONGEST_MESSAGE:
+            raise ConfigurationError(f"--message may have at most {LONGEST_MESSAGE} characters")
+        if len(self.name) > MAX_NAME:
+            raise ConfigurationError(
+                f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"
+            )
+        for option, given in (("--ttl", self.ttl), ("--max-ttl", self.max_ttl)):
+            if given is not None and given > MAX_SECONDS:
+                raise ConfigurationError(
+                    f"{option} {given:g} is {given / MAX_SECONDS:,.0f} days: if this machine "
+                    "died, nobody would get the lock for that long. The lock is renewed while "
+                    "the command runs, so 10 to 60 seconds are enough"
+                )
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our arguments (the options and the name) and the words of the command."""
+    words = number = 0
+    while number < len(arguments):
+        word = arguments[number]
+        if word == "--":
+            return _after_the_dashes(arguments, number, words)
+        if word.startswith("-") and word != "-":
+            number += 1 + (word in VALUES)
+            continue
+        if words == 1:
+            break
+        words += 1
+        number += 1
+    return list(arguments[:number]), list(arguments[number:])
+
+
+def _after_the_dashes(arguments: Sequence[str], at: int, words: int) -> tuple[list[str], list[str]]:
+    ours, rest = list(arguments[:at]), list(arguments[at + 1 :])
+    if words == 0 and rest:
+        name, *rest = rest
+        if rest[:1] == ["--"]:
+            del rest[0]
+        return [*ours, "--", name], rest
+    return ours, rest
+
+
+def parse(arguments: Sequence[str]) -> RunArguments | None:
+    """Return the arguments, or None if typer must show help or explain a mistake."""
+    ours, command = split(arguments)
+    found = read_options(ours, VALUES, FLAGS)
+    if found is None or len(found[1]) != 1 or not command:
+        return None
+    options, (name,) = found
+    return RunArguments(name, command, **options)
+
+
+# ---- The command under the lock ------------------------------------------------------------------
+
 
 GRACE = 5.0
 """Maximum seconds between SIGTERM and SIGKILL when the lease is about to run out."""
@@ -44,7 +157,12 @@ NOTICE_AFTER = 1.0
 """Seconds of waiting after which a person at a terminal gets the reason."""
 
 
-def run(wanted: RunArguments) -> int:
+def start(wanted: RunArguments) -> int:
+    """Run the command without typer, and return the exit status of this program."""
+    return guarded(lambda: run_job(wanted))
+
+
+def run_job(wanted: RunArguments) -> int:
     """Run the command under the lock, and return the exit status. Raises AsyncLockError."""
     wanted.check()
     settings = load(

@@ -1,26 +1,36 @@
-"""The work of `asynclock inspect`: shows held locks and shared state, node by node."""
+"""`asynclock inspect`: shows held locks and shared state, node by node."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..._engine.inspection import Inspection, NodeView, Waiter
-from ..._inspect.doubts import lacking_rights
-from ..._inspect.states import SharedState
-from ..._inspect.survey import Survey, survey
-from ..._inspect.takeback import digits
-from ..._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
-from ..._primitives.semaphore import WINDOW
-from ...errors import ConfigurationError
-from ...manager import LockManager, node_access
-from .._arguments import COMMON, read_options
-from .._output import SPARE, print_json, print_table, print_text
-from .._sources import Settings, load
-from .._status import Status
-from .._text import ago, held_for, log_to_nobody, say, seconds
+from .._engine.inspection import Inspection, NodeView, Waiter
+from .._inspect.monitor import lacking_rights
+from .._inspect.survey import SharedState, Survey, survey
+from .._inspect.takeback import digits
+from .._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
+from .._primitives.semaphore import WINDOW
+from ..errors import ConfigurationError
+from ..manager import LockManager, node_access
+from ._output import (
+    SPARE,
+    Status,
+    ago,
+    guarded,
+    held_for,
+    log_to_nobody,
+    print_json,
+    print_table,
+    print_text,
+    raise_on_ctrl_c,
+    say,
+    seconds,
+)
+from ._settings import COMMON, Settings, load, read_options
 
 LONGEST_VALUE = 500
 """Maximum number of characters that are shown of what a holder publishes."""
@@ -49,6 +59,15 @@ def parse(words: Sequence[str]) -> InspectArguments | None:
         return None
     options, names = found
     return InspectArguments(names[0] if names else None, **options)
+
+
+def start(wanted: InspectArguments) -> int:
+    """Do the work without typer, and return the exit status of this program."""
+    raise_on_ctrl_c()
+    # A list of thousands of locks makes many objects and drops none before this process ends:
+    # looking for garbage among them would take a sixth of the time.
+    gc.disable()
+    return guarded(lambda: show(wanted))
 
 
 def show(wanted: InspectArguments) -> int:

@@ -1,1 +1,0 @@
-"""`asynclock doctor`: finds what is wrong with the nodes, why it matters, and what fixes it."""

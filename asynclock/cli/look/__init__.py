@@ -1,1 +1,0 @@
-"""Commands for operators: `inspect`, `top`, `release` and `serve`."""

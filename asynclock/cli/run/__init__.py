@@ -1,1 +1,0 @@
-"""`asynclock run`: runs a command only while a lock is held."""
