@@ -223,9 +223,8 @@ class Reservation:
 
 
 def reserve_ahead(context: Context, grant: Grant) -> None:
-    """Reserve a block of fences, if few are left, before a hand-over needs them."""
-    few = len(grant.fences) <= SPARE_FENCES
-    if grant.options.handoff is True and few and grant.reserving is None:
+    """Reserve a block of fences, as few are left, before a hand-over needs them."""
+    if grant.options.handoff is True and grant.reserving is None:
         Reservation(context, grant, BLOCK)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asynclock
 from asynclock.events import Event, Observers
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.waiting import until
 
 
 class Ear:
@@ -44,6 +47,17 @@ async def test_a_manager_that_opens_again_keeps_its_observers() -> None:
         async with locks, locks.lock("a"):
             pass
         assert ear.heard.count("Acquired") == opened
+
+
+async def test_a_manager_that_is_closed_asks_for_no_more_votes() -> None:
+    ear = Ear()
+    async with asynclock.connect("memory://") as others, others.lock("a"):
+        async with asynclock.connect("memory://") as locks:
+            locks.observe(ear.hear)
+            waiting = asyncio.create_task(locks.lock("a").acquire())
+            await until(lambda: "Voted" in ear.heard)
+        await asyncio.wait([waiting])
+    assert ear.heard.count("Voted") == 1
 
 
 def test_an_observer_may_leave_when_it_hears() -> None:

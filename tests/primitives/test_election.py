@@ -222,6 +222,23 @@ async def test_a_leader_that_is_asked_ends_its_body_while_it_leads(on: Nodes) ->
 
 
 @virtual
+async def test_who_has_released_is_not_told_of_a_request(on: Nodes) -> None:
+    told: list[bool] = []
+    on.slow(0.01)
+    async with on.connect() as others:
+        for steps in range(20):
+            lease = await on.locks.lock("m").acquire()
+            lease.on_wanted(lambda lease: told.append(lease.held))
+            await asyncio.sleep(0.1)
+            asking = start(others.ask_back("m"))
+            await asyncio.sleep(steps * 0.005)
+            await lease.release()
+            await asyncio.wait([asking])
+    assert 0 < len(told) < 20
+    assert all(told)
+
+
+@virtual
 async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
     told: list[asynclock.Lease] = []
     async with on.connect(label="boss") as others:

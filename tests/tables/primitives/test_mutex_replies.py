@@ -27,6 +27,10 @@ test_a_mutex_in_memory, test_a_mutex = played("""
       lock(b bc q) acquire me -> !WRONGTYPE
       multi acquire me -> !WRONGTYPE
       HMGET b field -> value
+      DEL b
+      SET bc words
+      multi acquire me -> !WRONGTYPE bc must keep a whole number
+      GET bc -> words
 """)
 
 test_a_queue_in_memory, test_a_queue = played("""

@@ -163,6 +163,11 @@ test_readers_in_memory, test_readers = played("""
       PTTL q:#one -> 30000
       read release TWO -> 1 [writer]
 
+    it goes on waiting where nobody else does
+      read wait one
+      read release ONE 0 one 30000 1 -> 1 [one]
+      PTTL q:#one -> 30000
+
     a waiting writer keeps new readers out, but no lease that is put back
       read wait old
       write wait writer 1000
