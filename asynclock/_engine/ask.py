@@ -10,7 +10,7 @@ but they still wake waiters and show where a ticket must be removed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from .. import _clock
@@ -57,7 +57,7 @@ class SentBatch:
     valid_until: float
     agreeing: list[int]
     """The nodes that have replied like the first one; none is added once a node differs."""
-    numbers: Sequence[int]
+    numbers: list[int]
     """Their reply for each name: releases first, then acquires."""
     voters: tuple[int, ...]
     """The nodes that decided the batch."""

@@ -91,6 +91,7 @@ class Batch(SentBatch):
     """What one loop tick sends to all nodes as one command, and the replies to it."""
 
     __slots__ = (
+        "_first",
         "_give_up_at",
         "_limits",
         "_missing",
@@ -109,6 +110,8 @@ class Batch(SentBatch):
     """Arguments of an acquire that waits if it is refused; () if none of these waits."""
     _limits: tuple[int, int, int]
     """The fence floor, the time after which no node may acquire, and the fences' retention."""
+    _first: list[Any]
+    """The first reply, without the node's clock."""
     _give_up_at: float
     """The moment on our clock that each node takes for the second one; 0 if that is known."""
 
@@ -118,7 +121,6 @@ class Batch(SentBatch):
         self.sent_to = []
         self.absent = {}
         self.agreeing = []
-        self.numbers = ()
         self.voters = ()
         self.context = context
         self.spec = spec
@@ -221,13 +223,15 @@ class Batch(SentBatch):
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`; a quorum of equal ones decides the batch."""
         node, asks, releases = self._nodes.nodes[index], self.asks, self.releases
-        replies = plain(reply, len(releases), len(asks), self.numbers)
-        if asks and self.started < node.trust.votes_from:
-            replies = None
-        if not self._split and replies is not None:
+        if self._split or (asks and self.started < node.trust.votes_from):
+            agrees = False
+        elif self.agreeing:
+            agrees = type(reply) is list and reply[:-1] == self._first
+        elif agrees := (numbers := plain(reply, len(releases), len(asks))) is not None:
+            self.numbers, self._first = numbers, reply[:-1]
+        if agrees:
             if asks and node.lack is not None:
                 node.note(None)
-            self.numbers = replies
             self.agreeing.append(index)
             if len(self.agreeing) == self._nodes.quorum:
                 self._decide()
@@ -344,23 +348,18 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
         nodes.flush_soon()
 
 
-def plain(reply: Any, releases: int, acquires: int, like: Sequence[int] = ()) -> list[int] | None:
-    """Return a number per name if the node did everything and nobody waits; otherwise None.
-
-    `like`: what another node has replied; then the numbers must be the same.
-    """
+def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
+    """Return a number per name if the node did everything and nobody waits; otherwise None."""
     if type(reply) is not list or len(reply) < 3:
         return None
     if releases + acquires == 1:
         number = reply[1] if acquires else GRANTED
         if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
             return None
-        return [number] if not like or like[0] == number else None
+        return [number]
     numbers = reply[1]
     if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
         return None
-    if like:
-        return numbers if numbers == like else None
     sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
     return numbers if sound and max(numbers) in FENCES else None
 

@@ -30,7 +30,6 @@ from .replies import (
     Sink,
     failure,
     lost,
-    newest_clock,
     too_far,
 )
 from .script import ACQUIRE, BATCH, CACHING, UNDOES, WRITES, Command, Word
@@ -236,8 +235,16 @@ class Link(asyncio.Protocol):
         """asyncio: bytes from the node."""
         received = _clock.now()
         replies, errors = self._parse(data), None
-        if (newest := newest_clock(replies)) is not None:  # before any reply is counted
-            self.listener.on_clock(newest[1], self._in_flight[newest[0]][2], received)
+        for number in range(len(replies) - 1, -1, -1):  # the newest clock, before any reply counts
+            reply = replies[number]
+            if (
+                type(reply) is list
+                and reply
+                and type(clock := reply[-1]) is int
+                and clock > 1 << 48
+            ):
+                self.listener.on_clock(clock / 1_000_000, self._in_flight[number][2], received)
+                break
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:

@@ -167,15 +167,6 @@ def refused_certificate(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
-def newest_clock(replies: list[Any]) -> tuple[int, float] | None:
-    """Return the number of the last reply with the server's clock, and that clock in seconds."""
-    for number in range(len(replies) - 1, -1, -1):
-        reply = replies[number]
-        if type(reply) is list and reply and type(clock := reply[-1]) is int and clock > 1 << 48:
-            return number, clock / 1_000_000
-    return None
-
-
 def by_field(reply: Any) -> dict[Any, Any]:
     """Return the map in a reply, in RESP2 a list of fields and values in turns; {} if none."""
     if type(reply) is list:
