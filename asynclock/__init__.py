@@ -8,108 +8,27 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers know this name; importing typing would take longer
 if TYPE_CHECKING:
+    from . import _surface
+    from ._surface import *  # noqa: F403 - all of them
+
     __version__: str
-    from ._surface import (
-        AcquireContext,
-        AcquireTimeoutError,
-        AlreadyHeldError,
-        AnyLease,
-        AnyLock,
-        AsyncLockError,
-        Barrier,
-        BrokenBarrierError,
-        ConfigurationError,
-        Election,
-        FairLock,
-        Inspection,
-        Latch,
-        Leader,
-        Lease,
-        LeaseLostError,
-        Lock,
-        LockManager,
-        MultiLease,
-        MultiLock,
-        NodeHealth,
-        NodeView,
-        NotAcquiredError,
-        Once,
-        QuorumUnavailableError,
-        ReadLock,
-        ReadWriteLock,
-        ReentrantLease,
-        ReentrantLock,
-        Run,
-        Semaphore,
-        SemaphorePermits,
-        SharedEvent,
-        Statistics,
-        Term,
-        UnsupportedDeploymentError,
-        Waiter,
-        WriteLock,
-        connect,
-    )
+    __all__ = ["__version__"]
+    __all__ += _surface.__all__
 else:
 
     def __getattr__(name: str) -> object:
-        if not name.startswith("_"):
-            from . import _surface
-
-            globals().update(
-                (one, getattr(_surface, one)) for one in vars(_surface).keys() & __all__
-            )
-            if name in globals():
-                return globals()[name]
         if name == "__version__":
             from importlib.metadata import version
 
             return version("asynclock")
+        if name == "__all__" or not name.startswith("_"):
+            from . import _surface
+
+            public = {one: getattr(_surface, one) for one in _surface.__all__}
+            globals().update(public, __all__=["__version__", *public])
+            if name in globals():
+                return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "AcquireContext",
-    "AcquireTimeoutError",
-    "AlreadyHeldError",
-    "AnyLease",
-    "AnyLock",
-    "AsyncLockError",
-    "Barrier",
-    "BrokenBarrierError",
-    "ConfigurationError",
-    "Election",
-    "FairLock",
-    "Inspection",
-    "Latch",
-    "Leader",
-    "Lease",
-    "LeaseLostError",
-    "Lock",
-    "LockManager",
-    "MultiLease",
-    "MultiLock",
-    "NodeHealth",
-    "NodeView",
-    "NotAcquiredError",
-    "Once",
-    "QuorumUnavailableError",
-    "ReadLock",
-    "ReadWriteLock",
-    "ReentrantLease",
-    "ReentrantLock",
-    "Run",
-    "Semaphore",
-    "SemaphorePermits",
-    "SharedEvent",
-    "Statistics",
-    "Term",
-    "UnsupportedDeploymentError",
-    "Waiter",
-    "WriteLock",
-    "__version__",
-    "connect",
-]
+        return sorted({*globals(), *__getattr__("__all__")})
