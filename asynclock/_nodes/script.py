@@ -43,65 +43,43 @@ pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore
 class Command:
     """One request, as bytes for the wire; made once, sent to every node."""
 
-    __slots__ = (
-        "args",
-        "asked_since",
-        "first",
-        "give_up_at",
-        "keys",
-        "numbered_at",
-        "op",
-        "packed",
-        "retry_until",
-        "script",
-        "sourced",
-        "unlimited",
-        "wakes",
-    )
     asked_since: float
     """For a release or a leave: when the first node was asked for the lease, or was told of the
     ticket. Unset for other commands."""
+    retry_until: float = 0.0
+    """The moment until which a lost release or leave is sent again; 0 for other commands."""
+    give_up_at: float = 0.0
+    """For an acquire without a `not_after`: the moment, on our clock, after which no node may
+    execute it. 0 for all other commands."""
+    numbered_at: float = 0.0
+    """For a change of a register: the moment at which its number was chosen. A node that has
+    forgotten keys since then must not execute it. 0 for all other commands."""
+    first: Command | None = None
+    """The command that must go right before this one, each time this one is sent: what CACHING
+    or ASKING asks for is over with the next command, even if the server rejects that one."""
+    sourced: bool = False
+    """Whether the command carries the script's source instead of its SHA-1."""
+    unlimited: bool = False
+    """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
+    wakes: Sequence[str] = ()
+    """The keys that this changes and that tasks of this process may watch. When a link sends
+    the command, it wakes them: a server sends no push for a change of our own, but forgets that
+    it was to send one. A request that they send then is executed after the change."""
 
-    def __init__(self, script: Script, keys: Sequence[str], args: Sequence[Word]) -> None:
-        self.script: Script | None = script
-        self.keys: Sequence[str] = keys
-        self.args: Sequence[Word] = args
+    def __init__(self, script: Script | None, keys: Sequence[str], args: Sequence[Word]) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
         self.op: Word = args[0]
         """The first argument: the operation of a script, such as "acquire", or the name of a
         server's command. mark.lua has one operation only: its calls have a process's name."""
-        self.retry_until: float = 0.0
-        """The moment until which a lost release or leave is sent again; 0 for other commands."""
-        self.give_up_at: float = 0.0
-        """For an acquire without a `not_after`: the moment, on our clock, after which no node may
-        execute it. 0 for all other commands."""
-        self.numbered_at: float = 0.0
-        """For a change of a register: the moment at which its number was chosen. A node that has
-        forgotten keys since then must not execute it. 0 for all other commands."""
-        self.first: Command | None = None
-        """The command that must go right before this one, each time this one is sent: what CACHING
-        or ASKING asks for is over with the next command, even if the server rejects that one."""
-        self.sourced: bool = False
-        """Whether the command carries the script's source instead of its SHA-1."""
-        self.unlimited: bool = False
-        """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
-        self.wakes: Sequence[str] = ()
-        """The keys that this changes and that tasks of this process may watch. When a link sends
-        the command, it wakes them: a server sends no push for a change of our own, but forgets that
-        it was to send one. A request that they send then is executed after the change."""
-        self.packed: bytes = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+        words = tuple(args) if script is None else ("EVALSHA", script.sha, len(keys), *keys, *args)
+        self.packed: bytes = pack(words)
 
     @classmethod
     def plain(cls, *words: Word, keys: Sequence[str] = ()) -> Command:
         """Make a command of the server itself, such as TIME; name its keys for a Cluster."""
-        command = cls.__new__(cls)
-        command.script = None
-        command.keys, command.args, command.op = keys, words, words[0]
-        command.retry_until = command.give_up_at = command.numbered_at = 0.0
-        command.sourced = command.unlimited = False
-        command.first = None
-        command.wakes = ()
-        command.packed = pack(words)
-        return command
+        return cls(None, keys, words)
 
     @classmethod
     def release(
@@ -194,8 +172,6 @@ ASKING: Final = Command.plain("ASKING")
 
 class BatchCommand(Command):
     """Several releases and acquires of one script, as one command."""
-
-    __slots__ = ("_claims", "_parts", "_singles")
 
     def __init__(
         self,
