@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -43,52 +44,44 @@ class NodeSettings:
     """The key of the witness; "" on a Cluster, which has no other database to flush."""
 
 
+def _ignore(*_: object) -> None:
+    """Take an event of a node that belongs to no manager yet."""
+
+
 class Node(Protocol):
     """One voter: a server, the present primary of a group, or a Cluster."""
 
-    watched_keys: Collection[str]
+    address: str
+    """The address for messages; distinct among the nodes of a manager."""
+    settings: NodeSettings
+    """The settings that all nodes share."""
+    trust: Trust
+    """What is known of the node over all its connections."""
+    watched_keys: Collection[str] = ()
     """The keys that tasks of this process watch."""
-    on_wake: Callable[[str | None], None]
+    on_wake: Callable[[str | None], None] = staticmethod(_ignore)
     """Called with a key that changed; with FLUSH if a database was flushed; or with None if the
     connection broke, so that all keys may have changed."""
-    on_connect: Callable[[Node], None]
+    on_connect: Callable[[Node], None] = staticmethod(_ignore)
     """Called when a connection is ready, before anything is sent on it, and whenever the record of
     the fleet's set of nodes was read again."""
-    on_jump: Callable[[Node, float], None]
+    on_jump: Callable[[Node, float], None] = staticmethod(_ignore)
     """Called with the seconds by which the node's clock jumped."""
-    on_state: Callable[[], None]
+    on_state: Callable[[], None] = staticmethod(_ignore)
     """Called when `state` may have changed."""
-    random: Callable[[], float]
-    rejected: Failure | None
+    random: Callable[[], float] = random.random
+    rejected: Failure | None = None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
-
-    @property
-    def lack(self) -> Failure | None:
-        """The error that the node gave as its last answer, such as OOM; None if it voted."""
-
-    @property
-    def address(self) -> str:
-        """The address for messages; distinct among the nodes of a manager."""
-
-    @property
-    def settings(self) -> NodeSettings:
-        """The settings that all nodes share."""
-
-    @property
-    def trust(self) -> Trust:
-        """What is known of the node over all its connections."""
+    lack: Failure | None = None
+    """The error that the node gave as its last answer, such as OOM; None if it voted."""
+    round_trip: float | None = None
+    """Smoothed seconds from a request to its reply; None before the first one."""
+    tracking: bool = False
+    """Whether the open link supports pushes for changed keys."""
 
     @property
     def votes_from(self) -> float:
         """The moment from which the guards let the node vote on every name."""
-
-    @property
-    def round_trip(self) -> float | None:
-        """Smoothed seconds from a request to its reply; None before the first one."""
-
-    @property
-    def tracking(self) -> bool:
-        """Whether the open link supports pushes for changed keys."""
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command`; `sink` gets the answer, possibly before this returns.

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -72,7 +71,7 @@ Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
 
-class ServerNode:
+class ServerNode(Node):
     """One endpoint and its connections, of which at most one is open."""
 
     def __init__(
@@ -81,16 +80,8 @@ class ServerNode:
         self.address = address
         self.settings = settings
         self.trust = Trust(settings.max_ttl)
-        self.round_trip: float | None = None
-        self.tracking = False
-        """Whether the open link supports pushes for changed keys."""
-        self.rejected: Failure | None = None
-        """Why the node must not be used at all: the wrong role, or the same server twice."""
-        self.lack: Failure | None = None
-        """The error that the node gave as its last answer, such as OOM; None if it voted."""
         self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """Releases that the node may not have executed."""
-        self.on_state: Callable[[], None] = lambda: None
         self.late: Callable[[float], Failure] = no_connection
         """Returns why there is no connection yet, after that many seconds."""
         self._log = NodeLog(address, self.trust, observers)
@@ -100,11 +91,6 @@ class ServerNode:
         self._asked_until = _clock.now()
         """When the last connection that took requests ended; leases requested later aren't here."""
         self._finished = False
-        self.watched_keys: Collection[str] = ()
-        self.on_wake: Callable[[str | None], None] = lambda _key: None
-        self.on_connect: Callable[[Node], None] = lambda _node: None
-        self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
-        self.random: Callable[[], float] = random.random
         self.entropy: Callable[[int], bytes] = os.urandom
         self._dial = dial
         self._record_key = settings.record_key.encode()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ... import _clock
@@ -43,7 +42,7 @@ LOOK_GAP = 0.05
 """Minimum seconds between two readings of the view."""
 
 
-class ClusterNode:
+class ClusterNode(Node):
     """A Redis Cluster as a single voter; see `Node`."""
 
     def __init__(
@@ -64,16 +63,6 @@ class ClusterNode:
             look_again=self.look_again,
         )
         self.trust: Trust = ClusterTrust(settings.max_ttl, self._shards.nodes)
-        self.round_trip: float | None = None
-        self.tracking = False
-        self.rejected: Failure | None = None
-        self.lack: Failure | None = None
-        self.random: Callable[[], float] = random.random
-        self.watched_keys: Collection[str] = ()
-        self.on_wake: Callable[[str | None], None] = lambda _key: None
-        self.on_connect: Callable[[Node], None] = lambda _node: None
-        self.on_jump: Callable[[Node, float], None] = lambda _node, _by: None
-        self.on_state: Callable[[], None] = lambda: None
         self._owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands(lambda: self._cause)
