@@ -160,21 +160,14 @@ def _duration(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-NodeTimeoutOption = Annotated[
-    float | None,
-    typer.Option(parser=_duration, metavar="TIME", help="A node's time to answer. Default: 250ms"),
-]
-LongNodeTimeoutOption = Annotated[
-    float | None,
-    typer.Option(parser=_duration, metavar="TIME", help="A node's time to answer. Default: 1s"),
-]
+def _time(text: str) -> Any:
+    return typer.Option(parser=_duration, metavar="TIME", help=text)
+
+
+NodeTimeoutOption = Annotated[float | None, _time("A node's time to answer. Default: 250ms")]
+LongNodeTimeoutOption = Annotated[float | None, _time("A node's time to answer. Default: 1s")]
 """For commands whose users can wait longer than locks."""
-MaxTtlOption = Annotated[
-    float | None,
-    typer.Option(
-        parser=_duration, metavar="TIME", help="The longest ttl of all users of these nodes."
-    ),
-]
+MaxTtlOption = Annotated[float | None, _time("The longest ttl of all users of these nodes.")]
 
 
 def _guard(word: str) -> bool | str:
@@ -220,16 +213,9 @@ def run(
     ],
     ttl: Annotated[
         float | None,
-        typer.Option(
-            parser=_duration,
-            metavar="TIME",
-            help="Time after which the lock frees itself if we die; it is renewed. Default: 10s",
-        ),
+        _time("Time after which the lock frees itself if we die; it is renewed. Default: 10s"),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(parser=_duration, metavar="TIME", help="Wait at most this long for the lock."),
-    ] = None,
+    timeout: Annotated[float | None, _time("Wait at most this long for the lock.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the lock.")] = False,
     permits: Annotated[
         int | None,
@@ -249,19 +235,11 @@ def run(
     ] = None,
     max_hold: Annotated[
         float | None,
-        typer.Option(
-            parser=_duration,
-            metavar="TIME",
-            help="Renew the lock for this long at most: then the command is ended.",
-        ),
+        _time("Renew the lock for this long at most: then the command is ended."),
     ] = None,
     at_least: Annotated[
         float | None,
-        typer.Option(
-            parser=_duration,
-            metavar="TIME",
-            help="Nobody else gets the lock before this time is over, also if the command ends.",
-        ),
+        _time("Nobody else gets the lock before this time is over, also if the command ends."),
     ] = None,
     on_loss: Annotated[
         OnLoss, typer.Option(help="Whether to end the command when the lock is lost.")

@@ -14,7 +14,7 @@ import typer
 
 from ..manager import LockManager
 from ..testing.load import Load, quantile, run_load
-from ._app import ConfigOption, PrefixOption
+from . import _app
 from ._output import Status, print_json, print_table
 from ._settings import Settings, load
 
@@ -29,8 +29,8 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.05, max=600, help="For each round.")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="The result is their median.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
 ) -> int:
     """Measure locks on your own nodes, with the load of the project's own benchmarks.
 

@@ -516,26 +516,8 @@ def _clients(known: NodeSet, servers: Sequence[Probe]) -> Found:
 
 
 CHECKS: tuple[Callable[[Probe, Purpose], Found], ...] = (
-    version,
-    role,
-    cluster,
-    proxy,
-    process,
-    memory,
-    counters,
-    writes,
-    rights,
-    tracking,
-    persistence,
-    disk,
-    restart,
-    clock,
-    replicas,
-    speed,
-    connections,
-    access,
-    full,
-    usable,
+    *(version, role, cluster, proxy, process, memory, counters, writes, rights, tracking),
+    *(persistence, disk, restart, clock, replicas, speed, connections, access, full, usable),
 )
 
 

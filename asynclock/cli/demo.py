@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Self
 
 import typer
 from rich import box
@@ -81,22 +81,6 @@ class Act:
     def correct(self) -> bool:
         """Whether every order was sold exactly once."""
         return self.once == self.orders == len(self.sold)
-
-
-class Display(Protocol):
-    """Shows the acts, the servers and the progress to the user."""
-
-    def nodes(self, states: Sequence[str]) -> None:
-        """Show the state of each server: "up", "killed" or "frozen"."""
-
-    def act_began(self, act: Act) -> None:
-        """Show the start of an act."""
-
-    def progress(self, act: Act) -> None:
-        """Show that one more order is done."""
-
-    def act_ended(self, act: Act) -> None:
-        """Show the end of an act."""
 
 
 class DemoError(Exception):
@@ -165,7 +149,7 @@ async def services(folder: Path, nodes: Sequence[str]) -> AsyncIterator[list[Ser
             await service.end()
 
 
-async def run_acts(orders: int, display: Display) -> list[Act]:
+async def run_acts(orders: int, display: Lines) -> list[Act]:
     """Run all three acts. Leaves no process and no file, even when cancelled."""
     with tempfile.TemporaryDirectory(prefix="asynclock-demo-") as name:
         folder = Path(name)
@@ -188,10 +172,10 @@ async def _act(
     store: Store,
     running: Sequence[ServiceProcess],
     servers: Sequence[LocalServer],
-    display: Display,
+    display: Lines,
 ) -> Act:
     act = Act(number, orders)
-    display.act_began(act)
+    display.progress(act)
     started = time.monotonic()
     for order in range(orders):
         if number == len(TITLES) and order == orders // 2:
@@ -204,11 +188,10 @@ async def _act(
         act.sold[order] = store.sales(number, order)
         act.seconds = time.monotonic() - started
         display.progress(act)
-    display.act_ended(act)
     return act
 
 
-async def _break_two(servers: Sequence[LocalServer], display: Display) -> None:
+async def _break_two(servers: Sequence[LocalServer], display: Lines) -> None:
     await servers[KILLED].kill()
     await servers[FROZEN].freeze()
     states = ["up"] * len(servers)
@@ -279,7 +262,34 @@ async def _until_stopped(orders: int, out: Console) -> list[Act] | None:
             raise
 
 
-class Screen:
+class Lines:
+    """Shows the demo as plain lines, for a log."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        out.print(INTRO)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def nodes(self, states: Sequence[str]) -> None:
+        """Show the state of each server: "up", "killed" or "frozen"."""
+        numbered = (f"{number} {state}" for number, state in enumerate(states, 1))
+        self._out.print(f"nodes: {', '.join(numbered)}")
+
+    def progress(self, act: Act) -> None:
+        """Show the start of an act, each order that is done, and with the last one the end."""
+        if not act.sold:
+            self._out.print(f"act {act.number} of {len(TITLES)}: {act.title}, {act.orders} orders")
+        elif len(act.sold) == act.orders:
+            took = f"{act.sales} sales in {act.seconds:.1f} s"
+            self._out.print(f"  {took}; orders sold twice or more: {act.doubles}")
+
+
+class Screen(Lines):
     """Shows the demo on a terminal: a bar per act, and the nodes."""
 
     def __init__(self, out: Console) -> None:
@@ -293,9 +303,9 @@ class Screen:
         )
         self._live = Live(console=out, refresh_per_second=12, get_renderable=self._render)
         self._tasks: dict[int, TaskID] = {}
-        out.print(INTRO)
+        super().__init__(out)
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         # Draw now, because servers that start fast would replace the first line before it is seen.
         self._live.start(refresh=True)
         return self
@@ -307,62 +317,22 @@ class Screen:
         return Group(self._nodes, self._bars)
 
     def nodes(self, states: Sequence[str]) -> None:
-        """Show the state of each server."""
+        """Show the state of each server in colour."""
         parts = [Text("nodes  ")]
         for number, state in enumerate(states, 1):
             parts.append(Text(f"● {number}", style=_STYLES[state]))
             parts.append(Text("   " if state == "up" else f" {state}   ", style=_STYLES[state]))
         self._nodes = Text.assemble(*parts)
 
-    def act_began(self, act: Act) -> None:
-        """Add a bar for the act."""
-        title = f"{act.number}  {act.title}"
-        self._tasks[act.number] = self._bars.add_task(title, total=act.orders, verdict="")
-
     def progress(self, act: Act) -> None:
-        """Move the bar by one order."""
+        """Add a bar for an act that starts; move it with each order."""
+        if not act.sold:
+            title = f"{act.number}  {act.title}"
+            self._tasks[act.number] = self._bars.add_task(title, total=act.orders, verdict="")
+            return
         style = "red" if act.doubles else "green"
-        self._bars.update(
-            self._tasks[act.number],
-            completed=len(act.sold),
-            verdict=f"[{style}]orders sold twice or more: {act.doubles}[/]",
-        )
-
-    def act_ended(self, act: Act) -> None:
-        """Do nothing: the last progress has drawn everything."""
-
-
-class Lines:
-    """Shows the demo as plain lines, for a log."""
-
-    def __init__(self, out: Console) -> None:
-        self._out = out
-        out.print(INTRO)
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def nodes(self, states: Sequence[str]) -> None:
-        """Show the state of each server."""
-        self._out.print(
-            "nodes: " + ", ".join(f"{number} {state}" for number, state in enumerate(states, 1))
-        )
-
-    def act_began(self, act: Act) -> None:
-        """Print a line at the start."""
-        self._out.print(f"act {act.number} of {len(TITLES)}: {act.title}, {act.orders} orders")
-
-    def progress(self, act: Act) -> None:
-        """Do nothing: a log has no bar."""
-
-    def act_ended(self, act: Act) -> None:
-        """Print the result of the act."""
-        self._out.print(
-            f"  {act.sales} sales in {act.seconds:.1f} s; orders sold twice or more: {act.doubles}"
-        )
+        verdict = f"[{style}]orders sold twice or more: {act.doubles}[/]"
+        self._bars.update(self._tasks[act.number], completed=len(act.sold), verdict=verdict)
 
 
 def _result(acts: Sequence[Act]) -> Table:

@@ -20,7 +20,7 @@ from .._nodes.replicated.acks import Acks
 from .._nodes.replicated.sentinel import Service
 from .._nodes.replies import Failure
 from .._nodes.script import Command
-from ._app import ConfigOption, MaxTtlOption, NodeOption, NodeTimeoutOption, PrefixOption
+from . import _app
 from ._output import clean, console, print_json, print_table
 from ._settings import Settings, load, repeated
 from .checks import Call, Finding, Found, Severity, examine, finding
@@ -34,11 +34,11 @@ def doctor(
     watch: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.2, max=60, help="Time to watch clocks.")
     ] = 1.0,
-    max_ttl: MaxTtlOption = None,
-    node: NodeOption = None,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
-    node_timeout: NodeTimeoutOption = None,
+    max_ttl: _app.MaxTtlOption = None,
+    node: _app.NodeOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
+    node_timeout: _app.NodeTimeoutOption = None,
 ) -> int:
     """Examine the nodes: what is wrong, why it matters and what fixes it.
 
@@ -96,16 +96,8 @@ async def _try(settings: Settings, url: str, servers: Sequence[Probe], purpose: 
 
 def _print(servers: Sequence[Probe], findings: Sequence[Finding]) -> None:
     titles = (
-        "node",
-        "version",
-        "role",
-        "up for",
-        "round trip",
-        "clock",
-        "keeps",
-        "counters",
-        "epoch",
-        "vote",
+        *("node", "version", "role", "up for", "round trip"),
+        *("clock", "keeps", "counters", "epoch", "vote"),
     )
     print_table(titles, [_row(server) for server in servers])
     out = console()

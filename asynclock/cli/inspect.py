@@ -148,14 +148,22 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
 
 
 def _row(found: Inspection) -> tuple[str, ...]:
-    agreement = Agreement.of(found)
-    view = agreement.leading
-    holder = (view.holder if view else None) or ""
-    fence = str(found.fence or "")
-    notes = ", ".join(filter(None, [agreement.note, queued(found.waiting)]))
-    left = seconds(found.remaining)
+    *row, note = lease_cells(found, Agreement.of(found), found.remaining)
+    return (*row, ", ".join(filter(None, [note, queued(found.waiting)])))
+
+
+def lease_cells(
+    found: Inspection, agreement: Agreement, left: float | None, seen: float = 0.0
+) -> tuple[str, ...]:
+    """Return a lease as text: name, holder, held for, remaining, fence, nodes, message, note.
+
+    `left` is what remains of it in seconds, and `seen` for how long it has been seen.
+    """
+    holder = (agreement.leading.holder if agreement.leading else None) or ""
+    times = held_for(found, seen), seconds(left)
     said = (found.message or "")[:LONGEST_VALUE]
-    return title(found), holder, held_for(found), left, fence, agreement.support, said, notes
+    fence = str(found.fence or "")
+    return title(found), holder, *times, fence, agreement.support, said, agreement.note
 
 
 def _show_one(found: Survey, json: bool, nodes: int) -> None:

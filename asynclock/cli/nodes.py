@@ -13,13 +13,7 @@ import typer
 from .._rules.nodeset import CLOSING, OPEN, NodeSet, shown
 from ..errors import ConfigurationError
 from ..fleet import Fleet, FleetState
-from ._app import (
-    ConfigOption,
-    LongNodeTimeoutOption,
-    MaxTtlOption,
-    NodeOption,
-    PrefixOption,
-)
+from . import _app
 from ._output import Status, log_to_stderr, print_json, print_table, say
 from ._settings import Settings, load, repeated
 from .inspect import say_causes
@@ -39,6 +33,8 @@ class Action(StrEnum):
 
 NODES = {Action.add: 1, Action.remove: 1, Action.swap: 2}
 """For each action that takes nodes: how many."""
+FORCED = {Action.record, Action.finish, Action.back}
+"""The actions for which --force matters."""
 
 
 def nodes(
@@ -50,12 +46,12 @@ def nodes(
     force: Annotated[
         bool, typer.Option("--force", help="Even if clients still use other nodes.")
     ] = False,
-    max_ttl: MaxTtlOption = None,
+    max_ttl: _app.MaxTtlOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
-    node: NodeOption = None,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
-    node_timeout: LongNodeTimeoutOption = None,
+    node: _app.NodeOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
+    node_timeout: _app.LongNodeTimeoutOption = None,
 ) -> int:
     """Show or change the set of nodes that all clients must use.
 
@@ -94,20 +90,10 @@ async def _act(
     settings: Settings, action: Action, given: Sequence[str], *, force: bool
 ) -> FleetState:
     async with Fleet(*settings.nodes, progress=say, **settings.options) as fleet:
-        match action:
-            case Action.record:
-                return await fleet.record(force=force)
-            case Action.finish:
-                return await fleet.finish(force=force)
-            case Action.back:
-                return await fleet.back(force=force)
-            case Action.add:
-                return await fleet.add(given[0])
-            case Action.remove:
-                return await fleet.remove(given[0])
-            case Action.swap:
-                return await fleet.replace(given[0], given[1])
-        return await fleet.show()
+        # Each action is a method; `record`, `finish` and `back` take `force`.
+        forced = {"force": force} if action in FORCED else {}
+        found: FleetState = await getattr(fleet, action)(*given, **forced)
+        return found
 
 
 def _answered(state: FleetState) -> bool:

@@ -7,6 +7,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -435,79 +436,55 @@ async def _size(link: Link, found: list[bytes], count: int) -> int | None:
 # ---- Takes a real lock and uses every other primitive once, so that all scripts run --------------
 
 
-PRIMITIVE_TIMEOUT = 2.0
+LIMIT = 2.0
 """Maximum seconds for each primitive."""
 TTL = 5.0
 """Seconds after which the locks of an interrupted trial end by themselves."""
 
-Use = Callable[[LockManager, str], Awaitable[object]]
-
 
 async def _lock(locks: LockManager, name: str) -> None:
-    lease = await locks.lock(name, timeout=PRIMITIVE_TIMEOUT).acquire()
+    lease = await locks.lock(name, timeout=LIMIT).acquire()
     await lease.extend()
     await lease.release()
 
 
-async def _multi(locks: LockManager, name: str) -> None:
-    async with locks.multi_lock(name, f"{name}-2", timeout=PRIMITIVE_TIMEOUT):
-        pass
-
-
-async def _semaphore(locks: LockManager, name: str) -> None:
-    async with locks.semaphore(name, 1, timeout=PRIMITIVE_TIMEOUT).acquire():
-        pass
-
-
-async def _rwlock(locks: LockManager, name: str) -> None:
-    lock = locks.rwlock(name, timeout=PRIMITIVE_TIMEOUT)
-    async with lock.read():
-        pass
-    async with lock.write():
-        pass
-
-
-async def _fair(locks: LockManager, name: str) -> None:
-    async with locks.fair_lock(name, timeout=PRIMITIVE_TIMEOUT):
-        pass
-
-
 async def _election(locks: LockManager, name: str) -> None:
-    term = await locks.election(name, timeout=PRIMITIVE_TIMEOUT).campaign()
+    term = await locks.election(name, timeout=LIMIT).campaign()
     await term.publish("doctor")
     await term.resign()
 
 
-async def _event(locks: LockManager, name: str) -> None:
-    await locks.event(name, keep=TTL).set(timeout=PRIMITIVE_TIMEOUT)
-
-
-async def _latch(locks: LockManager, name: str) -> None:
-    await locks.latch(name, 1, keep=TTL).count_down(timeout=PRIMITIVE_TIMEOUT)
-
-
-async def _barrier(locks: LockManager, name: str) -> None:
-    await locks.barrier(name, 1).wait(timeout=PRIMITIVE_TIMEOUT)
-
-
 async def _once(locks: LockManager, name: str) -> None:
-    async with locks.once(name, keep=TTL, timeout=PRIMITIVE_TIMEOUT) as run:
+    async with locks.once(name, keep=TTL, timeout=LIMIT) as run:
         run.finish("doctor")
 
 
-USES: dict[str, tuple[Use, str]] = {
-    "lock": (_lock, "lock"),
-    "multi_lock": (_multi, "lock"),
-    "semaphore": (_semaphore, "semaphore"),
-    "rwlock": (_rwlock, "rwlock"),
-    "fair_lock": (_fair, "fair"),
-    "election": (_election, "election"),
-    "event": (_event, "event"),
-    "latch": (_latch, "latch"),
-    "barrier": (_barrier, "barrier"),
-    "once": (_once, "once"),
+async def _rwlock(locks: LockManager, name: str) -> None:
+    lock = locks.rwlock(name, timeout=LIMIT)
+    await _hold(lock.read())
+    await _hold(lock.write())
+
+
+async def _hold(lock: AbstractAsyncContextManager[object]) -> None:
+    async with lock:
+        pass
+
+
+USES: dict[str, Callable[[LockManager, str], Awaitable[object]]] = {
+    "lock": _lock,
+    "multi_lock": lambda on, name: _hold(on.multi_lock(name, f"{name}-2", timeout=LIMIT)),
+    "semaphore": lambda on, name: _hold(on.semaphore(name, 1, timeout=LIMIT).acquire()),
+    "rwlock": _rwlock,
+    "fair_lock": lambda on, name: _hold(on.fair_lock(name, timeout=LIMIT)),
+    "election": _election,
+    "event": lambda on, name: on.event(name, keep=TTL).set(timeout=LIMIT),
+    "latch": lambda on, name: on.latch(name, 1, keep=TTL).count_down(timeout=LIMIT),
+    "barrier": lambda on, name: on.barrier(name, 1).wait(timeout=LIMIT),
+    "once": _once,
 }
-"""For each primitive: how it is used, and the kind of the keys that it leaves."""
+"""How each primitive is used."""
+KINDS_USED = {"multi_lock": "lock", "fair_lock": "fair"}
+"""The kind of the keys that a primitive leaves, unless its kind has its own name."""
 
 
 async def use_everything(settings: Settings, url: str) -> dict[str, str]:
@@ -523,7 +500,7 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
     run = f"doctor-{secrets.token_hex(8)}"
     failed: dict[str, str] = {}
     async with Settings((url,), options).connect() as locks:
-        for primitive, (use, _) in USES.items():
+        for primitive, use in USES.items():
             # If a plain lock fails, the other primitives would only fail in the same way.
             if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{primitive}"))):
                 failed[primitive] = cause
@@ -533,13 +510,13 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
 
 async def _cause(using: Awaitable[object]) -> str | None:
     try:
-        async with asyncio.timeout(2 * PRIMITIVE_TIMEOUT):
+        async with asyncio.timeout(2 * LIMIT):
             await using
     except AsyncLockError as error:
         nodes = getattr(error, "nodes", None)
         return next(iter(nodes.values())) if nodes else str(error)
     except TimeoutError:
-        return f"no answer within {2 * PRIMITIVE_TIMEOUT:g} s"
+        return f"no answer within {2 * LIMIT:g} s"
     return None
 
 
@@ -548,8 +525,10 @@ async def _clean_up(locks: LockManager, run: str) -> None:
     declared = {kind.name: kind for kind in KINDS}
     keys = {
         key
-        for primitive, (_, kind) in USES.items()
-        for key in declared[kind].keys(lock_key(access.prefix, f"{run}-{primitive}"))
+        for primitive in USES
+        for key in declared[KINDS_USED.get(primitive, primitive)].keys(
+            lock_key(access.prefix, f"{run}-{primitive}")
+        )
     }
     for locked in ("multi_lock-2", "once"):
         keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-{locked}"))

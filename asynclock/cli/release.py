@@ -15,7 +15,7 @@ from .._inspect.takeback import TakeBack, digits
 from .._inspect.views import origin
 from ..errors import ConfigurationError
 from ..manager import node_access
-from ._app import ConfigOption, LongNodeTimeoutOption, NodeOption, PrefixOption
+from . import _app
 from ._output import Status, log_to_stderr, print_json, print_table, say, seconds
 from ._settings import Settings, load
 from .inspect import say_causes
@@ -33,10 +33,10 @@ def release(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
-    node: NodeOption = None,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
-    node_timeout: LongNodeTimeoutOption = None,
+    node: _app.NodeOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
+    node_timeout: _app.LongNodeTimeoutOption = None,
 ) -> int:
     """Release a lock that its holder does not release.
 

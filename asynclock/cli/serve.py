@@ -18,15 +18,7 @@ from .._nodes.replies import Failure
 from .._nodes.script import Command
 from ..errors import ConfigurationError
 from ..manager import node_access
-from ._app import (
-    AcksOption,
-    ConfigOption,
-    LongNodeTimeoutOption,
-    MaxTtlOption,
-    NodeOption,
-    PrefixOption,
-    RestartGuardOption,
-)
+from . import _app
 from ._output import Status, say
 from ._settings import Settings, load
 from .inspect import say_causes
@@ -45,13 +37,13 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
     ] = 8765,
-    node: NodeOption = None,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
-    node_timeout: LongNodeTimeoutOption = None,
-    max_ttl: MaxTtlOption = None,
-    restart_guard: RestartGuardOption = None,
-    acks: AcksOption = None,
+    node: _app.NodeOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
+    node_timeout: _app.LongNodeTimeoutOption = None,
+    max_ttl: _app.MaxTtlOption = None,
+    restart_guard: _app.RestartGuardOption = None,
+    acks: _app.AcksOption = None,
 ) -> int:
     """Show locks and nodes on a page that updates itself.
 

@@ -8,8 +8,8 @@ import os
 import sys
 import termios
 import tty
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -22,43 +22,37 @@ from .._inspect.monitor import Monitor, SeenLease, SeenNode, lacking_rights
 from .._inspect.survey import Survey
 from .._inspect.views import number, title
 from ..manager import LockManager
-from ._app import (
-    AcksOption,
-    ConfigOption,
-    LongNodeTimeoutOption,
-    MaxTtlOption,
-    NodeOption,
-    PrefixOption,
-    RestartGuardOption,
-)
+from . import _app
 from ._output import (
     SPARE,
     Status,
     ago,
     clean,
     console,
-    held_for,
     lines_of_table,
     log_to_nobody,
     print_table,
     print_text,
-    seconds,
     wrapped,
 )
 from ._settings import Settings, load
-from .inspect import LONGEST_VALUE, say_causes
+from .inspect import lease_cells, say_causes
 
-COLUMNS = (
-    "name",
-    "holder",
-    "held for",
-    "remaining",
-    "fence",
-    "nodes",
-    "waiting",
-    "message",
-    "note",
-)
+SORTED_BY: Mapping[str, Callable[[SeenLease], Any]] = {
+    "name": lambda lease: title(lease.found).casefold(),
+    "holder": lambda lease: (lease.holder or "").casefold(),
+    "held for": lambda lease: (
+        lease.found.since or _clock.wall() - (lease.last_seen - lease.first_seen)
+    ),
+    "remaining": lambda lease: lease.found.remaining or 0.0,
+    "fence": lambda lease: lease.found.fence,
+    "nodes": lambda lease: sum(view.owner is not None for view in lease.found.nodes),
+    "waiting": lambda lease: len(lease.found.waiting),
+    "message": lambda lease: (lease.found.message or "").casefold(),
+    "note": lambda lease: lease.agreement.note.casefold(),
+}
+"""Each column of a lock, with what it is sorted by: to make all cells would take long."""
+COLUMNS = tuple(SORTED_BY)
 NODE_COLUMNS = ("node", "state", "round trip", "tracked keys", "clients", "version", "cause")
 WAITING = COLUMNS.index("waiting")
 SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
@@ -67,21 +61,12 @@ SPARE_OF_NODES = ("version", "tracked keys", "clients", "round trip")
 def cells(lease: SeenLease) -> tuple[str, ...]:
     """Return a lease as text, in the order of COLUMNS."""
     found, agreement = lease.found, lease.agreement
-    view = agreement.leading
     left = found.remaining
-    if left is None and view is not None:
-        left = view.remaining
-    return (
-        title(found),
-        lease.holder or "",
-        held_for(found, lease.last_seen - lease.first_seen),
-        seconds(left),
-        str(found.fence or ""),
-        agreement.support,
-        _waiting(found.waiting),
-        (found.message or "")[:LONGEST_VALUE],
-        agreement.note,
-    )
+    if left is None and agreement.leading is not None:
+        left = agreement.leading.remaining
+    seen = lease.last_seen - lease.first_seen
+    *row, message, note = lease_cells(found, agreement, left, seen)
+    return (*row, _waiting(found.waiting), message, note)
 
 
 def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequence[SeenLease]:
@@ -90,7 +75,7 @@ def ordered(monitor: Monitor, column: int, reverse: bool, search: str) -> Sequen
     rows: Iterable[SeenLease] = monitor.leases.values()
     if text:
         rows = [row for row in rows if text in f"{title(row.found)}\0{row.holder or ''}".casefold()]
-    return sorted(rows, key=lambda row: _key(row, column), reverse=reverse)
+    return sorted(rows, key=SORTED_BY[COLUMNS[column]], reverse=reverse)
 
 
 def waited(found: Survey) -> str:
@@ -106,29 +91,6 @@ def _waiting(waiting: Sequence[Waiter]) -> str:
         return ""
     waited = ago(waiting[0].since)
     return f"{number(waiting)}{' for ' * bool(waited)}{waited}, first {waiting[0].label}"
-
-
-def _key(lease: SeenLease, column: int) -> tuple[float, str]:
-    # This makes no other cells than the one to sort by, because there may be 100,000 leases.
-    match column:
-        case 0:
-            return 0.0, title(lease.found).casefold()
-        case 1:
-            return 0.0, (lease.holder or "").casefold()
-        case 2:
-            return lease.found.since or _clock.wall() - (lease.last_seen - lease.first_seen), ""
-        case 3:
-            return lease.found.remaining or 0.0, ""
-        case 4:
-            return lease.found.fence, ""
-        case 5:
-            return sum(view.owner is not None for view in lease.found.nodes), ""
-        case 6:  # WAITING
-            return len(lease.found.waiting), ""
-        case 7:
-            return 0.0, (lease.found.message or "").casefold()
-        case _:
-            return 0.0, lease.agreement.note.casefold()
 
 
 def node_cells(node: SeenNode) -> tuple[str, ...]:
@@ -203,13 +165,13 @@ def top(
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="Between two refreshes.")
     ] = 1.0,
-    node: NodeOption = None,
-    config: ConfigOption = None,
-    prefix: PrefixOption = None,
-    node_timeout: LongNodeTimeoutOption = None,
-    max_ttl: MaxTtlOption = None,
-    restart_guard: RestartGuardOption = None,
-    acks: AcksOption = None,
+    node: _app.NodeOption = None,
+    config: _app.ConfigOption = None,
+    prefix: _app.PrefixOption = None,
+    node_timeout: _app.LongNodeTimeoutOption = None,
+    max_ttl: _app.MaxTtlOption = None,
+    restart_guard: _app.RestartGuardOption = None,
+    acks: _app.AcksOption = None,
 ) -> int:
     """Watch held locks, locks that ran out, and the health of the nodes.
 

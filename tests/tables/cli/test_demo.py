@@ -88,9 +88,8 @@ def test_a_log_has_plain_lines() -> None:
     out = console()
     with Lines(out) as lines:
         lines.nodes(["up", "killed", "up", "frozen", "up"])
-        lines.act_began(BAD)
-        lines.progress(BAD)
-        lines.act_ended(BAD)
+        for act in (Act(1, 4), Act(1, 4, {0: 1}), BAD):
+            lines.progress(act)
     assert written(out).splitlines() == [
         "2 service processes × 10 users; all of them try to buy the same order at the same moment.",
         "nodes: 1 up, 2 killed, 3 up, 4 frozen, 5 up",
@@ -103,15 +102,13 @@ def test_a_terminal_shows_the_progress_of_an_act_in_orders() -> None:
     screen = Screen(console(force_terminal=True))
     screen.nodes(["up", "killed", "up"])
     assert screen._nodes.plain == "nodes  ● 1   ● 2 killed   ● 3   "
-    screen.act_began(BAD)
+    screen.progress(Act(1, 4))
     for act, colour in ((Act(1, 4, {0: 1}), "green"), (Act(1, 4, {0: 1, 1: 2}), "red")):
         screen.progress(act)
         (task,) = screen._bars.tasks
         assert (task.description, task.total) == ("1  no lock", 4)
         assert task.completed == len(act.sold)
         assert task.fields["verdict"] == f"[{colour}]orders sold twice or more: {act.doubles}[/]"
-    screen.act_ended(BAD)
-    assert screen._bars.tasks == [task], "it stays on the screen"
 
 
 @pytest.mark.parametrize(
@@ -176,14 +173,8 @@ class Noted:
     def nodes(self, states: Any) -> None:
         self.did.append(" ".join(states))
 
-    def act_began(self, act: Act) -> None:
-        self.did.append(f"began {act.number} {act.sold}")
-
     def progress(self, act: Act) -> None:
         self.did.append(f"progress {act.sold}")
-
-    def act_ended(self, act: Act) -> None:
-        self.did.append(f"ended {act.sold}")
 
 
 def played(number: int, orders: int) -> list[str]:
@@ -197,11 +188,10 @@ def played(number: int, orders: int) -> list[str]:
 
 def test_each_order_goes_to_all_services_before_any_is_waited_for() -> None:
     assert played(2, 2) == [
-        "began 2 {}",
+        "progress {}",
         *("a send 2 0", "b send 2 0", "a done", "b done", "store sales 2 0", "progress {0: 20}"),
         *("a send 2 1", "b send 2 1", "a done", "b done", "store sales 2 1"),
         "progress {0: 20, 1: 21}",
-        "ended {0: 20, 1: 21}",
     ]
 
 
@@ -211,7 +201,7 @@ def test_half_way_through_the_last_act_two_nodes_are_broken(orders: int) -> None
     did = played(3, orders)
     at = did.index(broken[0])
     assert did[at : at + 3] == broken
-    assert sum(step.startswith("progress") for step in did[:at]) == orders // 2
+    assert sum(step.startswith("progress") for step in did[:at]) == orders // 2 + 1
     assert not {*played(1, orders), *played(2, orders)} & {*broken}
 
 
