@@ -263,10 +263,6 @@ class _Span:
     until: float | None
     ended: float | None
 
-    @property
-    def start(self) -> float:
-        return self.acquired.at
-
     def __str__(self) -> str:
         event = self.acquired
         return (
@@ -308,7 +304,7 @@ def _spans_by_name(history: Iterable[Event]) -> dict[str, list[_Span]]:
         span = _span(sorted(events, key=lambda event: (event.at, _STEPS.index(event.kind))))
         by_name[span.acquired.name].append(span)
     for spans in by_name.values():
-        spans.sort(key=lambda span: span.start)
+        spans.sort(key=lambda span: span.acquired.at)
     return dict(by_name)
 
 
@@ -325,11 +321,10 @@ def _span(events: list[Event]) -> _Span:
 def _overlaps(spans: list[_Span], permits: int | None) -> Iterator[Violation]:
     active: list[_Span] = []
     for span in spans:
-        active = [other for other in active if other.valid_until > span.start]
+        active = [other for other in active if other.valid_until > span.acquired.at]
         together = [*active, span]
         if _too_many(together, permits):
-            text = " with ".join(map(str, together))
-            yield Violation("overlap", span.acquired.name, _events(together), text)
+            yield _violation("overlap", together, " with ".join(map(str, together)))
         active.append(span)
 
 
@@ -347,8 +342,7 @@ def _repeats(spans: list[_Span]) -> Iterator[Violation]:
         by_fence[span.acquired.fence].append(span)
     for same in by_fence.values():
         if len(same) > 1 and not all(span.acquired.shared for span in same):
-            text = " and ".join(map(str, same))
-            yield Violation("fence repeats", same[0].acquired.name, _events(same), text)
+            yield _violation("fence repeats", same, " and ".join(map(str, same)))
 
 
 def _falls(spans: list[_Span]) -> Iterator[Violation]:
@@ -357,7 +351,7 @@ def _falls(spans: list[_Span]) -> Iterator[Violation]:
     upcoming = next(done, None)
     top: dict[bool, _Span] = {}  # by shared
     for span in sorted(spans, key=lambda span: span.acquired.began):
-        while upcoming and upcoming.start < span.acquired.began:
+        while upcoming and upcoming.acquired.at < span.acquired.began:
             kind = upcoming.acquired.shared
             if kind not in top or upcoming.acquired.fence > top[kind].acquired.fence:
                 top[kind] = upcoming
@@ -367,8 +361,7 @@ def _falls(spans: list[_Span]) -> Iterator[Violation]:
                 continue
             if earlier.acquired.fence >= span.acquired.fence:
                 text = f"{span}, begun at {span.acquired.began:.6f}, after {earlier}"
-                pair = _events([earlier, span])
-                yield Violation("fence falls", span.acquired.name, pair, text)
+                yield _violation("fence falls", [earlier, span], text)
 
 
 def _overruns(spans: list[_Span], grace: float) -> Iterator[Violation]:
@@ -376,9 +369,8 @@ def _overruns(spans: list[_Span], grace: float) -> Iterator[Violation]:
         if span.ended is None or span.until is None or span.ended <= span.until + grace:
             continue
         late = span.ended - span.until
-        text = f"{span} went on for {late:.6f} s after its deadline"
-        yield Violation("overrun", span.acquired.name, _events([span]), text)
+        yield _violation("overrun", [span], f"{span} went on for {late:.6f} s after its deadline")
 
 
-def _events(spans: list[_Span]) -> tuple[Event, ...]:
-    return tuple(span.acquired for span in spans)
+def _violation(rule: Rule, spans: list[_Span], text: str) -> Violation:
+    return Violation(rule, spans[0].acquired.name, tuple(span.acquired for span in spans), text)

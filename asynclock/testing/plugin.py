@@ -13,7 +13,6 @@ pytest-asyncio in auto and strict mode. It starts servers only when a test uses 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
@@ -66,16 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
         binary = ServerBinary.at(path)
     except ConfigurationError as error:
         raise pytest.UsageError(f"{_OPTION}: {error}") from error
-    before = os.environ.get(CHOICE)
-    os.environ[CHOICE] = str(binary.path)
-    config.add_cleanup(lambda: _restore(CHOICE, before))
-
-
-def _restore(variable: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(variable, None)
-    else:
-        os.environ[variable] = value
+    environment = pytest.MonkeyPatch()
+    environment.setenv(CHOICE, str(binary.path))
+    config.add_cleanup(environment.undo)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,13 @@ from typing import ClassVar, Self, Unpack
 from urllib.parse import urlsplit
 
 from asynclock.errors import UnsupportedDeploymentError
-from asynclock.testing.servers import LocalServer, ServerOptions, ServerReplyError, tls_settings
+from asynclock.testing.servers import (
+    LocalServer,
+    ServerOptions,
+    ServerReplyError,
+    start_all,
+    tls_settings,
+)
 
 _TIMEOUT = 30.0  # seconds until a condition counts as never met
 
@@ -84,10 +90,7 @@ class Topology:
         for server in servers:
             if server.frozen:
                 await server.thaw()
-        starts = (server.start() for server in servers)
-        for outcome in await asyncio.gather(*starts, return_exceptions=True):
-            if outcome:
-                raise outcome
+        await start_all(servers)
 
     def close(self) -> None:
         """Kill all servers; works without an event loop."""
@@ -265,12 +268,9 @@ class RedisCluster(Topology):
         super().__init__(primaries * (1 + replicas), **options)
         self._per_shard = 1 + replicas
         self._views: list[_NodeReport] = []
-        for server in self._nodes:
-            server.remember(self._nodes_conf(server))
-
-    @property
-    def _nodes(self) -> list[_ClusterNode]:
-        return [server for server in self.servers if isinstance(server, _ClusterNode)]
+        nodes = [server for server in self.servers if isinstance(server, _ClusterNode)]
+        for node in nodes:
+            node.remember(self._nodes_conf(node, nodes))
 
     @property
     def shards(self) -> list[list[LocalServer]]:
@@ -286,12 +286,12 @@ class RedisCluster(Topology):
         hosts = ",".join(f"{server.host}:{server.port}" for server in self.servers)
         return [url._replace(scheme=f"{url.scheme}+cluster", netloc=login + at + hosts).geturl()]
 
-    def _nodes_conf(self, myself: _ClusterNode) -> str:
+    def _nodes_conf(self, myself: _ClusterNode, nodes: list[_ClusterNode]) -> str:
         lines, shards = [], len(self.shards)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(nodes):
             shard, place = divmod(number, self._per_shard)
             first, last = shard * _SLOTS // shards, (shard + 1) * _SLOTS // shards - 1
-            primary = self._nodes[shard * self._per_shard].identity if place else "-"
+            primary = nodes[shard * self._per_shard].identity if place else "-"
             flags = ("myself," if node is myself else "") + ("slave" if place else "master")
             slots = "" if place else f" {first}-{last}"
             address = f"{node.host}:{node.port}@{node.port + _BUS_OFFSET}"
@@ -318,9 +318,8 @@ class RedisCluster(Topology):
         except TimeoutError as error:
             raise TimeoutError("\n".join([str(error), *_differences(self._views)])) from None
         for shard in self.shards:
-            running = list(filter(runs, shard))
-            primary = await self._primary_among(running)
-            await in_sync(primary, [server for server in running if server is not primary])
+            primary = await self._primary_among(shard)
+            await in_sync(primary, [one for one in shard if runs(one) and one is not primary])
 
     async def _agreed(self) -> bool:
         """Whether all say ok, and the same about epochs, slots and who follows whom.
@@ -336,10 +335,10 @@ class RedisCluster(Topology):
 
     async def primary(self, shard: int = 0) -> LocalServer:
         """Return the shard's present primary. Raises TimeoutError if there is none."""
-        return await self._primary_among(list(filter(runs, self.shards[shard])))
+        return await self._primary_among(self.shards[shard])
 
     async def _primary_among(self, servers: list[LocalServer]) -> LocalServer:
-        for server in servers:
+        for server in filter(runs, servers):
             if (await server.command("ROLE"))[0] == "master":
                 return server
         raise TimeoutError(f"no primary in the shard of {self.addresses[0]}")
@@ -362,7 +361,7 @@ class RedisCluster(Topology):
         others = [server for server in self.shards[shard] if server is not old]
 
         async def moved() -> bool:
-            await self._primary_among(list(filter(runs, others)))
+            await self._primary_among(others)
             return True
 
         await until(moved, f"a replica takes the place of {old}")

@@ -285,16 +285,6 @@ def in_order(rows: Sequence[Row], column: str) -> list[Row]:
 
 def past(ended: Sequence[Ended], name: str) -> list[dict[str, Any]]:
     """Return the last holds of a name that were seen to end, the first one first."""
-    found = [
-        {
-            "kind": one.kind,
-            "part": one.part,
-            "holder": one.holder,
-            "since": one.since,
-            "until": one.until,
-            "ended": one.how,
-        }
-        for one in ended
-        if one.name == name
-    ]
-    return found[-MOST_LISTED:]
+    found = [one for one in ended if one.name == name][-MOST_LISTED:]
+    names = ("kind", "part", "holder", "since", "until")
+    return [{**{name: getattr(one, name) for name in names}, "ended": one.how} for one in found]

@@ -211,12 +211,7 @@ def _own(locks: LockManager) -> dict[str, int] | None:
     counts = locks.statistics()
     if not counts.attempts and not counts.acquired and not counts.waiting:
         return None
-    return {
-        "acquired": counts.acquired,
-        "lost": counts.lost,
-        "refused": counts.refused,
-        "waiting": counts.waiting,
-    }
+    return {name: getattr(counts, name) for name in ("acquired", "lost", "refused", "waiting")}
 
 
 # ---- What the page has seen in the last minutes, for its charts ----------------------------------

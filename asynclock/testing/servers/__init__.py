@@ -546,6 +546,14 @@ async def local_servers(
             server.close()
 
 
+async def start_all(servers: Sequence[LocalServer]) -> None:
+    """Start these servers at once; raise the error of the first that fails when all have ended."""
+    starts = (server.start() for server in servers)
+    for outcome in await asyncio.gather(*starts, return_exceptions=True):
+        if outcome:
+            raise outcome
+
+
 async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalServer]:
     """Start servers at once; the caller closes them. If one fails, all are closed.
 
@@ -557,10 +565,7 @@ async def start_servers(n: int, **options: Unpack[ServerOptions]) -> list[LocalS
     try:
         for _ in range(n):
             servers.append(LocalServer(**options))  # noqa: PERF401 - if the next fails, close this
-        starts = (server.start() for server in servers)
-        for outcome in await asyncio.gather(*starts, return_exceptions=True):
-            if outcome:
-                raise outcome  # noqa: TRY301 - closes the servers, as any other failure
+        await start_all(servers)
     except BaseException:
         for server in servers:
             server.close()
