@@ -125,11 +125,11 @@ class _Side(asyncio.Protocol):
     """One of the two sockets. What it receives waits until it is due, and stays in order."""
 
     transport: asyncio.Transport | None = None
-    gone = False
+    gone: bool = False
 
     def __init__(self, connection: Connection, direction: int) -> None:
         self._connection = connection
-        self.direction = direction
+        self.direction: int = direction
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._last_due = 0.0
         self._timer: asyncio.TimerHandle | None = None

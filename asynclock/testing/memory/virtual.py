@@ -49,7 +49,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Refuse with OSError, which the link reports as the cause of its failure."""
         raise OSError("run_virtual has no network: use memory:// nodes")
 
-    create_unix_connection = getaddrinfo = sock_connect = create_connection
+    async def create_unix_connection(self, *_address: object, **_options: object) -> Any:
+        """Refuse as `create_connection` does."""
+        return await self.create_connection()
+
+    async def getaddrinfo(self, *_host: object, **_options: object) -> Any:
+        """Refuse as `create_connection` does."""
+        return await self.create_connection()
+
+    async def sock_connect(self, *_place: object) -> Any:
+        """Refuse as `create_connection` does."""
+        return await self.create_connection()
 
     def _process_events(self, _events: list[Any]) -> None:
         """Do nothing: there are no events from outside."""
