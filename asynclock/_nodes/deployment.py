@@ -13,7 +13,7 @@ from ..events import Observers
 from .endpoint import Endpoint, Seeds, check_arguments, spelled
 from .handshake import dial
 from .link import Link
-from .node import Node, NodeLink, NodeSettings
+from .node import Node, NodeSettings
 from .own_keys import RECORD_KEY, WITNESS_KEY
 from .replicated.acks import Acks, KnownReplicas
 from .replicated.mark import MARK_KEY, leave_mark
@@ -170,7 +170,7 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
 def _primary(endpoint: Endpoint, primaries: PrimaryDialer, observers: Observers) -> Node:
     known = KnownReplicas()
 
-    async def open_link(node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
+    async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
         return await primaries.dial(endpoint, node, limit, known)
 
     node = ServerNode(endpoint.address, open_link, primaries.settings, observers)

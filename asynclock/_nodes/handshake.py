@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -90,13 +91,14 @@ async def dial(
     limit: float,
     record_key: str = "",
     own_key: str = "",
+    make: Callable[[LinkListener, float], Link] = Link,
 ) -> tuple[Link, Facts]:
     """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
 
     With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
-    With an `own_key`, a proxy that spreads the keys of a script is refused.
+    With an `own_key`, a proxy that spreads the keys of a script is refused. `make` makes the link.
     """
-    async with _opening(endpoint, listener, node_timeout, limit) as link:
+    async with _opening(endpoint, partial(make, listener), node_timeout, limit) as link:
         known = await _introduce(link, endpoint, scripts, record_key, own_key)
         link.answer_within(node_timeout)
     return link, known
@@ -106,7 +108,7 @@ async def greet(
     endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
 ) -> Link:
     """Open a link that is only logged in, for a server that only reports the roles of others."""
-    async with _opening(endpoint, listener, node_timeout, limit) as link:
+    async with _opening(endpoint, partial(Link, listener), node_timeout, limit) as link:
         await _log_in(link, endpoint, await _credentials(endpoint))
         link.answer_within(node_timeout)
     return link
@@ -114,7 +116,7 @@ async def greet(
 
 @contextlib.asynccontextmanager
 async def _opening(
-    endpoint: Endpoint, listener: LinkListener, node_timeout: float, limit: float
+    endpoint: Endpoint, make: Callable[[float], Link], node_timeout: float, limit: float
 ) -> AsyncIterator[Link]:
     """Open a link, limit the time of the handshake, and close the link if it fails."""
     link: Link | None = None
@@ -123,7 +125,7 @@ async def _opening(
         async with asyncio.timeout(None) as scope:
             patience = Patience(limit, lambda: scope.reschedule(0.0))  # now
             try:
-                link = await endpoint.open(lambda: Link(listener, limit))
+                link = await endpoint.open(partial(make, limit))
                 endpoint.phase = LOGIN
                 yield link
             finally:

@@ -115,7 +115,7 @@ class Link(asyncio.Protocol):
             sink.on_reply(index, self._end if ended else Failure("backlog"))
             return
         if self._busy:  # a garbage collection in here closed a call, which sends its release
-            self._loop.call_soon(self.send, command, sink, index)
+            self._loop.call_soon(Link.send, self, command, sink, index)
             return
         if command.first is not None and (self.tracking or command.first is not CACHING):
             self.send(command.first, NOBODY, index)
@@ -158,11 +158,6 @@ class Link(asyncio.Protocol):
         self._disarm()
         if self._in_flight:
             self._arm(seconds)
-
-    @property
-    def connection(self) -> Link:
-        """The link itself, which reports the events of the connection."""
-        return self
 
     @property
     def releasing(self) -> bool:
@@ -419,7 +414,10 @@ class Undoing:
 
 
 class ErrorReplies:
-    """The errors among the replies that have arrived together on one link."""
+    """The errors among the replies that have arrived together on one link.
+
+    What they send again is no new write: `Link.send` sends it, whatever the class of the link.
+    """
 
     __slots__ = ("_in_flight", "_link", "_undoing")
 
@@ -439,9 +437,9 @@ class ErrorReplies:
             # the meantime, a release or a leave behind ran before this acquire: send it again.
             undoing = self._undoing = self._undoing or Undoing()
             later = undoing.behind(command, self._in_flight)
-            self._link.send(command.with_source(), sink, index)
+            Link.send(self._link, command.with_source(), sink, index)
             for other in later:
-                self._link.send(other.with_source(), NOBODY, 0)
+                Link.send(self._link, other.with_source(), NOBODY, 0)
         else:
             sink.on_reply(index, known)
             _demoted(self._link, known.cause)
@@ -452,7 +450,7 @@ class ErrorReplies:
         denied = failure(error).code == NO_RIGHT
         for part in command.parts:
             if part.retry_until and denied and part is not command:
-                self._link.send(part, NOBODY, index)
+                Link.send(self._link, part, NOBODY, index)
             elif part.retry_until:
                 self.take(error, NOBODY, index, part)
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from .. import _clock
 from .._rules.trust import Trust
@@ -135,41 +135,6 @@ class Node(Protocol):
         """Return why the state is not "up", or the error that the node last answered; else ""."""
 
 
-class NodeLink(Protocol):
-    """What a node needs of an open link; see `Link`."""
-
-    @property
-    def connection(self) -> Link:
-        """The link itself, which reports the events of the connection."""
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Done when the connection has ended."""
-
-    @property
-    def stalled_since(self) -> float:
-        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
-
-    @property
-    def releasing(self) -> bool:
-        """Whether a release has no reply yet."""
-
-    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
-        """Queue `command`; `sink` gets exactly one answer, within the timeout.
-
-        With `now`, write it and all queued commands.
-        """
-
-    def ask(self, command: Command) -> asyncio.Future[Any]:
-        """Send `command` and return its reply or Failure."""
-
-    def close(self, cause: str) -> None:
-        """End the connection now; commands without a reply fail with `cause`."""
-
-    async def finish(self) -> None:
-        """End the connection once all queued bytes went to the system, or after one timeout."""
-
-
 _log = logging.getLogger("asynclock.nodes")
 
 QUIET = 10.0
@@ -280,7 +245,7 @@ FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
 """First and maximum seconds until a replica is asked for its role again; doubled each time."""
 
 
-async def watch(node: Node, link: NodeLink, poll: Callable[[], None]) -> None:
+async def watch(node: Node, link: Link, poll: Callable[[], None]) -> None:
     """Watch the link until it is closed: read an idle node's clock, close a stalled link.
 
     If the node sends no pushes, `poll` is called every third of `max_ttl`.
@@ -304,7 +269,7 @@ async def watch(node: Node, link: NodeLink, poll: Callable[[], None]) -> None:
                 poll()
 
 
-async def leave_replica(node: Node, link: NodeLink, times: int) -> None:
+async def leave_replica(node: Node, link: Link, times: int) -> None:
     """Close the link to a replica after a pause; the next handshake asks for its role again.
 
     `times` is the number of connections in a row on which the server was a replica.

@@ -27,7 +27,6 @@ from .node import (
     FLUSH,
     NOT_AFTER_GRACE,
     Node,
-    NodeLink,
     NodeLog,
     NodeSettings,
     leave_replica,
@@ -67,7 +66,7 @@ IN_TURNS = Failure(
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 TIME = Command.plain("TIME")
 
-Dial = Callable[["ServerNode", float], Awaitable[tuple[NodeLink, Facts]]]
+Dial = Callable[["ServerNode", float], Awaitable[tuple[Link, Facts]]]
 """Takes the node and a limit in seconds; returns an open link and the server's facts."""
 
 
@@ -85,7 +84,7 @@ class ServerNode(Node):
         self.late: Callable[[float], Failure] = no_connection
         """Returns why there is no connection yet, after that many seconds."""
         self._log = NodeLog(address, self.trust, observers)
-        self._link: NodeLink | None = None
+        self._link: Link | None = None
         self._down: Failure | None = None
         self._backlog = ConnectBacklog(settings.node_timeout, self._give_up_connecting)
         self._asked_until = _clock.now()
@@ -100,7 +99,7 @@ class ServerNode(Node):
     # requests
 
     @property
-    def link(self) -> NodeLink | None:
+    def link(self) -> Link | None:
         """The open link, or None."""
         return self._link
 
@@ -158,7 +157,7 @@ class ServerNode(Node):
     def write(self) -> None:
         """Write all queued commands now instead of at the end of the tick."""
         if self._link is not None:
-            self._link.connection.flush()
+            self._link.flush()
 
     def _forgot_since(self, command: Command) -> bool:
         # Before it forgot, the node may have promised a higher number or accepted a newer value,
@@ -219,7 +218,7 @@ class ServerNode(Node):
         if self._link is not None:
             self._link.send(command, sink, 0)
 
-    def _send_waiting(self, link: NodeLink) -> None:
+    def _send_waiting(self, link: Link) -> None:
         self.pending.resend()
         for command, sink, index in self._backlog.take():
             if self.rejected is not None:
@@ -309,7 +308,7 @@ class ServerNode(Node):
         longest = min(0.01 * float(2**failures), self.settings.node_timeout)
         return longest * (1 + self.random()) / 2
 
-    def _opened(self, link: NodeLink, facts: Facts) -> None:
+    def _opened(self, link: Link, facts: Facts) -> None:
         now = _clock.now()
         settings = self.settings
         known = self.trust.facts
@@ -379,7 +378,7 @@ class ServerNode(Node):
             self._link.send(own_keys.telling(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)
 
-    def _read_record(self, link: NodeLink) -> None:
+    def _read_record(self, link: Link) -> None:
         caching, reading = own_keys.reading(self.settings.record_key)
         link.send(caching, NOBODY, 0)
         link.send(reading, _Reply(link, self._keeps, self.read_record), 0)
@@ -470,7 +469,7 @@ class ServerNode(Node):
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Note that the connection ended, and keep the releases that may be lost with it."""
-        if self._link is not None and link is self._link.connection:
+        if link is self._link:
             self._link = None
             self._asked_until = link.stalled_since or _clock.now()
             self.pending.connection_broke(unanswered, self._asked_until)
@@ -508,9 +507,7 @@ class _Reply:
 
     __slots__ = ("_again", "_link", "_take")
 
-    def __init__(
-        self, link: NodeLink, take: Callable[[Any], None], again: Callable[[], None]
-    ) -> None:
+    def __init__(self, link: Link, take: Callable[[Any], None], again: Callable[[], None]) -> None:
         self._link = link
         self._take = take
         self._again = again

@@ -22,7 +22,8 @@ from ..._rules.trust import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError
-from ..node import Node, NodeLink, NodeSettings
+from ..link import Link
+from ..node import Node, NodeSettings
 from ..replicated.acks import AckedLink, KnownReplicas
 from ..replicated.primary import PrimaryDialer
 from ..replicated.watched import SILENT, WatchedNode, poll, poll_patience, source_node
@@ -219,7 +220,7 @@ class Shards:
     def _add(self, address: Address) -> WatchedNode:
         endpoint = self._endpoint.at(*address)
 
-        async def open_link(_node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
+        async def open_link(_node: ServerNode, limit: float) -> tuple[Link, Facts]:
             return await self._open(address, endpoint, node, limit)
 
         settings = self._primaries.settings
@@ -230,7 +231,7 @@ class Shards:
 
     async def _open(
         self, address: Address, endpoint: Endpoint, node: WatchedNode, limit: float
-    ) -> tuple[NodeLink, Facts]:
+    ) -> tuple[Link, Facts]:
         # Not before the first confirmation: until then the age of a mark proves nothing.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):

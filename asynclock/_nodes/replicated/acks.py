@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from ... import _clock
 from ..._rules.quorum import majority
 from ...errors import ConfigurationError
-from ..link import Link
+from ..link import Link, LinkListener
 from ..replies import NO_ACKS, NOBODY, Failure, Sink, number, parse_info, reader
 from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
 from .mark import REPLICATION, InOrder, Term
@@ -88,20 +88,19 @@ def _some(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
-class AckedLink:
+class AckedLink(Link):
     """A link to a primary whose grants are held back until enough replicas have them."""
 
-    def __init__(self, link: Link, acks: Acks, node_timeout: float) -> None:
+    def __init__(
+        self, listener: LinkListener, timeout: float, acks: Acks, node_timeout: float
+    ) -> None:
+        super().__init__(listener, timeout)
         self.replicas = 0
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
         """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
         self.term: Term | None = None
         """The term whose roster names replicas that must acknowledge each grant, too."""
-        self._link = self.connection = link
-        self.closed, self.ask = link.closed, link.ask
-        self.close, self.finish = link.close, link.finish
-        self._loop = asyncio.get_running_loop()
         self._acks = acks
         # A write may have to wait for the previous WAIT: both must fit into one node timeout.
         self._patience = max(1, int(node_timeout * 1000 / 2))
@@ -110,8 +109,8 @@ class AckedLink:
         self._waiting = False
         self._held: list[tuple[Sink, int, Any, int]] = []
         self._counted_at = 0.0
-        link.before_write = self._before_write
-        link.closed.add_done_callback(self._disconnected)
+        self.before_write = self._before_write
+        self.closed.add_done_callback(self._disconnected)
 
     def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
@@ -120,22 +119,10 @@ class AckedLink:
         if command.op in WRITES and (acquires or not batch):
             self._gathered = True
             sink = _Grant(self, sink, acquires)
-        self._link.send(command, sink, index, now=now)
-
-    @property
-    def stalled_since(self) -> float:
-        """When the oldest overdue reply became overdue; 0 while the node answers in time."""
-        return self._link.stalled_since
-
-    @property
-    def releasing(self) -> bool:
-        """Whether a release has no reply yet."""
-        return self._link.releasing
-
-    # acknowledgements
+        super().send(command, sink, index, now=now)
 
     def _before_write(self) -> None:
-        if self._gathered and not self._waiting and not self._link.closed.done():
+        if self._gathered and not self._waiting and not self.closed.done():
             self._wait()
 
     def _disconnected(self, _closed: asyncio.Future[None]) -> None:
@@ -148,14 +135,14 @@ class AckedLink:
         due = self.recount and now - self._counted_at >= RECOUNT
         if due and isinstance(self._acks.wanted, str):
             self._counted_at = now
-            self._link.send(REPLICATION, self, 1)
+            self.send(REPLICATION, self, 1)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
         sink: Sink = self
         if self.term is not None:
             sink = InOrder(4, partial(self._named, self.term))
-            self._link.send(self.term.question, sink, 0)
-            self._link.send(REPLICATION, sink, 0)
+            self.send(self.term.question, sink, 0)
+            self.send(REPLICATION, sink, 0)
         if not self._acks.durable:
             command = Command.plain("WAIT", needed, self._patience)
         else:
@@ -163,11 +150,11 @@ class AckedLink:
             if first:
                 # A replica acknowledges before it saves, so its first reply to WAITAOF would miss
                 # this write, and its next unsolicited one is up to a second away.
-                self._link.send(Command.plain("WAIT", needed, first), NOBODY, 0)
+                self.send(Command.plain("WAIT", needed, first), NOBODY, 0)
             command = Command.plain("WAITAOF", 1, needed, self._patience - first)
-        self._link.send(command, sink, 0)
+        self.send(command, sink, 0)
         if self.term is not None:
-            self._link.send(REPLICATION, sink, 0)
+            self.send(REPLICATION, sink, 0)
 
     def hold(self, sink: Sink, index: int, reply: Any, acquires: int) -> None:
         """Hold a grant, or a batch of so many acquires, back until it is acknowledged."""
@@ -175,7 +162,7 @@ class AckedLink:
         if not self._waiting and not self._gathered:
             # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.
             self._gathered = True
-            self._loop.call_soon(self._link.flush)
+            self._loop.call_soon(self.flush)
 
     def settle(self, count: Any, unnamed: Failure | None = None) -> None:
         """Take the reply to a WAIT, which decides all grants that are held back.
@@ -188,7 +175,7 @@ class AckedLink:
         for sink, index, reply, acquires in held:
             sink.on_reply(index, reply if lack is None else without(reply, acquires, lack))
         if self._gathered:
-            self._loop.call_soon(self._link.flush)
+            self._loop.call_soon(self.flush)
 
     def _named(self, term: Term, mark: Any, before: Any, count: Any, after: Any) -> None:
         self.settle(count, term.lack(mark, before, after))

@@ -22,7 +22,6 @@ from ..._rules.heirs import Look, Looks, Roster
 from ..._rules.trust import Facts
 from ..handshake import HandshakeError
 from ..link import Link
-from ..node import NodeLink
 from ..replies import NO_ACKS, NOBODY, REDIRECTS, Failure, number, parse_info, reader
 from ..script import Command, Script
 
@@ -180,7 +179,7 @@ class Heirs:
         self._term, self._looks, self._written = term, Looks(), now
         return complete
 
-    def look(self, link: NodeLink, processes: Mapping[str, str], votes_from: float) -> None:
+    def look(self, link: Link, processes: Mapping[str, str], votes_from: float) -> None:
         """Look at the primary, and change its roster if that is due."""
         term, sent = self._term, _clock.now()
         if term is not None:
@@ -192,7 +191,7 @@ class Heirs:
 
     def _saw(
         self,
-        link: NodeLink,
+        link: Link,
         term: Term,
         processes: Mapping[str, str],
         sent: float,
@@ -214,7 +213,7 @@ class Heirs:
             seen = Look(sent, _clock.now(), text, roster, *streamed(info), processes)
             self._take(link, term, seen, votes)
 
-    def _take(self, link: NodeLink, term: Term, look: Look, votes: bool) -> None:
+    def _take(self, link: Link, term: Term, look: Look, votes: bool) -> None:
         due = self._looks.take(look, votes=votes)
         if due is None and look.received - self._written >= REFRESH:
             due = look.roster
@@ -225,7 +224,7 @@ class Heirs:
             change = Command(ROSTER_SCRIPT, (term.key,), (look.mark, newer, MARK_RETENTION_MS))
             link.send(change, NOBODY, 0)
 
-    def _lost(self, link: NodeLink, cause: str) -> None:
+    def _lost(self, link: Link, cause: str) -> None:
         """Leave a primary whose mark is not as this client left it; believe none of its heirs."""
         self._term = None
         link.close(cause)

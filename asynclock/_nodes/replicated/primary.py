@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from ..._rules.heirs import Roster
@@ -18,7 +19,7 @@ from ..._rules.trust import Facts
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError, dial
 from ..link import Link, LinkListener
-from ..node import NodeLink, NodeSettings
+from ..node import NodeSettings
 from ..replies import READONLY, Failure, major_minor
 from ..script import Script
 from .acks import UNSUPPORTED, AckedLink, Acks, KnownReplicas
@@ -50,7 +51,7 @@ class PrimaryDialer:
         replicas: int | None = None,
         term: int = 0,
         window: float = inf,
-    ) -> tuple[NodeLink, Facts]:
+    ) -> tuple[Link, Facts]:
         """Open a link to a primary. Raises HandshakeError, also if the server is not a primary.
 
         `known` is the same at each call for one primary. `mark` is another key for the mark.
@@ -61,7 +62,8 @@ class PrimaryDialer:
         """
         timeout = self.settings.node_timeout
         keys = self.settings.record_key, self.settings.witness_key
-        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, *keys)
+        make = partial(AckedLink, acks=self.acks, node_timeout=timeout) if self.acks else Link
+        link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, *keys, make)
         try:
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)
@@ -71,14 +73,12 @@ class PrimaryDialer:
         except BaseException:
             link.close("the handshake failed")
             raise
-        if not self.acks:
-            return link, facts
-        acked = AckedLink(link, self.acks, timeout)
-        acked.recount = replicas is None
-        acked.replicas = (facts.replicas or 0) if replicas is None else replicas
-        if named and roster:
-            acked.term = Term(mark or self.mark, f"{facts.run_id}.{term}", term, keeps=True)
-        return acked, facts
+        if isinstance(link, AckedLink):
+            link.recount = replicas is None
+            link.replicas = (facts.replicas or 0) if replicas is None else replicas
+            if named and roster:
+                link.term = Term(mark or self.mark, f"{facts.run_id}.{term}", term, keeps=True)
+        return link, facts
 
     def _check(self, facts: Facts, known: KnownReplicas, *, watched: bool) -> None:
         if facts.role not in (None, "master"):

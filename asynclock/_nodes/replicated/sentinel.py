@@ -25,7 +25,7 @@ from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds
 from ..handshake import HandshakeError, why_unready
-from ..node import NodeLink
+from ..link import Link
 from ..replies import Failure, by_field, told_by
 from ..script import Command
 from ..server import ServerNode
@@ -143,7 +143,7 @@ class SentinelNode(WatchedNode):
         await super().finish()
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
-    async def _open(self, _node: ServerNode, limit: float) -> tuple[NodeLink, Facts]:
+    async def _open(self, _node: ServerNode, limit: float) -> tuple[Link, Facts]:
         asked, self.late = _clock.now(), _nobody_named
         view = await self._ask_sentinels()
         endpoint = self._service.data.at(view.host, view.port)
@@ -180,7 +180,7 @@ class SentinelNode(WatchedNode):
         complete = self._heirs.met(facts, term, view.epoch, facts.lag)
         return link, replace(facts, complete=complete)
 
-    async def _still(self, view: SentinelView, link: NodeLink) -> None:
+    async def _still(self, view: SentinelView, link: Link) -> None:
         """Raise HandshakeError, and close the link, if the Sentinels name another primary now."""
         try:
             named = await self._ask_sentinels()
@@ -257,7 +257,7 @@ def _nobody_named(seconds: float) -> Failure:
     return Failure(f"the Sentinels have named no primary within {seconds:g} s")
 
 
-def told(window: float, link: NodeLink) -> str:
+def told(window: float, link: Link) -> str:
     """Return what an heir of this primary does."""
     if isinstance(link, AckedLink) and link.term is not None:
         return f"an heir may serve at once; a dead replica stops locks for {window:g} s"

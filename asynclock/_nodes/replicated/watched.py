@@ -26,7 +26,7 @@ from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError, greet
 from ..link import Link
-from ..node import Node, NodeLink, NodeSettings
+from ..node import Node, NodeSettings
 from ..replies import Failure, Gather, Sink, told_by
 from ..script import Command
 from ..server import Dial, ServerNode
@@ -129,7 +129,7 @@ class WatchedNode(ServerNode):
         if _clock.now() > self._confirmed_until:
             raise HandshakeError(Failure(self.doubt))
 
-    def watched(self, link: NodeLink, facts: Facts) -> tuple[NodeLink, Facts]:
+    def watched(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
         """Return the results of a handshake, with CONFIRMED as the lag of other clients.
 
         Raises HandshakeError, and closes the link, if the primary is no longer confirmed.
@@ -139,7 +139,7 @@ class WatchedNode(ServerNode):
         except HandshakeError:
             link.close(self.doubt)
             raise
-        link.connection.doubted = self.doubted
+        link.doubted = self.doubted
         return link, replace(facts, lag=CONFIRMED)
 
     def doubted(self, now: float) -> Failure | None:

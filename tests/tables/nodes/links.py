@@ -82,18 +82,20 @@ class Dialogue(asyncio.Transport):
         self.watched_keys: list[str] = []
         self.on_wake = lambda key: self.heard.append(f"wakes {key}")
         self.in_cluster = False
-        self.link: Any = Link(self, TIMEOUT)
-        self._socket: Link = self.link
+        self.link: Any = self._opened(Link(self, TIMEOUT), greeted=greeted)
         if doubt_after:
             until = _clock.now() + doubt_after
             self.link.doubted = lambda now: Failure("who knows") if now > until else None
-        self.link.connection_made(self)
+
+    def _opened(self, link: Link, *, greeted: bool) -> Link:
+        link.connection_made(self)
         if greeted:
-            self.link.answer_within(TIMEOUT)
+            link.answer_within(TIMEOUT)
+        return link
 
     def acknowledged(self, acks: Acks, replicas: int, *, recount: bool, timeout: float) -> None:
         """Let grants wait for replicas."""
-        self.link = AckedLink(self._socket, acks, timeout)
+        self.link = self._opened(AckedLink(self, TIMEOUT, acks, timeout), greeted=True)
         self.link.replicas, self.link.recount = replicas, recount
 
     def sink(self, name: str = "") -> Any:
@@ -112,11 +114,11 @@ class Dialogue(asyncio.Transport):
             self.heard.clear()
 
     def _verbs(self) -> dict[str, Callable[[str], Any]]:
-        link, socket, loop = self.link, self._socket, asyncio.get_running_loop()
+        link, loop = self.link, asyncio.get_running_loop()
         return {
             "ask": lambda words: self._ask(words, {}),
             "now": lambda words: self._ask(words, {"now": True}),
-            "tracks": lambda _: setattr(socket, "tracking", True),
+            "tracks": lambda _: setattr(link, "tracking", True),
             "arm": lambda words: link.send(command(words).behind(CACHING), self.sink(words), 0),
             "future": lambda word: self._futures.update({word: link.ask(command(word))}),
             "cancel": lambda word: self._futures[word].cancel() and None,
@@ -124,15 +126,15 @@ class Dialogue(asyncio.Transport):
             "wait": lambda seconds: asyncio.sleep(float(seconds)),
             "stand": lambda seconds: setattr(loop, "now", loop.time() + float(seconds)),
             "reads": self._reads,
-            "behind": lambda _: socket.pause_writing(),
-            "caught": lambda _: socket.resume_writing(),
+            "behind": lambda _: link.pause_writing(),
+            "caught": lambda _: link.resume_writing(),
             "stuck": lambda _: setattr(self, "stuck", True),
-            "flush": lambda _: socket.flush(),
+            "flush": lambda _: link.flush(),
             "close": lambda cause: link.close(cause),
             "finish": lambda _: link.finish(),
-            "fork": lambda _: socket.forked(),
-            "lose": lambda error: socket.connection_lost(_error(error)),
-            "greet": lambda seconds: socket.answer_within(float(seconds)),
+            "fork": lambda _: link.forked(),
+            "lose": lambda error: link.connection_lost(_error(error)),
+            "greet": lambda seconds: link.answer_within(float(seconds)),
             "time?": lambda _: self._note(f"{_clock.now() - self._began:.2f}"),
             "stalled?": lambda _: self._note(self._since(link.stalled_since)),
             "releasing?": lambda _: self._note(str(link.releasing)),
@@ -156,7 +158,7 @@ class Dialogue(asyncio.Transport):
             replies = replies.replace(word + ",", reply + ",") if reply != word else replies
             replies = reply.join(replies.rsplit(word, 1)) if replies.endswith(word) else replies
         try:
-            self._socket.data_received(replies.replace(", ", "\r\n").encode() + b"\r\n")
+            self.link.data_received(replies.replace(", ", "\r\n").encode() + b"\r\n")
         except TypeError as error:
             self.heard.append(f"raises {error}")
 
@@ -201,7 +203,7 @@ class Dialogue(asyncio.Transport):
     def abort(self) -> None:
         if not self.ended:
             self.ended = True
-            asyncio.get_running_loop().call_soon(self._socket.connection_lost, None)
+            asyncio.get_running_loop().call_soon(self.link.connection_lost, None)
 
     def fileno(self) -> int:
         return 12345

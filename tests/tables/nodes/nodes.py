@@ -34,8 +34,6 @@ CLOCK = 1_700_000_000.0
 class HandLink:
     """A link that tells what is sent on it, and which the table ends."""
 
-    takes_batches = True
-
     def __init__(self, hand: Hand) -> None:
         self.hand = hand
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -43,10 +41,6 @@ class HandLink:
         self.releasing = False
         self.doubted: Any = None
         self.unanswered: list[tuple[str, Any]] = []
-
-    @property
-    def connection(self) -> Any:
-        return self
 
     def send(self, command: Command, sink: Any, _index: int, *, now: bool = False) -> None:
         words = " ".join(map(str, command.args[:2] if command.script else command.args))
