@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -69,7 +68,7 @@ class Node(Protocol):
     """Called with the seconds by which the node's clock jumped."""
     on_state: Callable[[], None] = staticmethod(_ignore)
     """Called when `state` may have changed."""
-    random: Callable[[], float] = random.random
+    random: Callable[[], float]
     rejected: Failure | None = None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
     lack: Failure | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class ClusterNode(Node):
             look_again=self.look_again,
         )
         self.trust: Trust = ClusterTrust(settings.max_ttl, self._shards.nodes)
+        self.random: Callable[[], float] = random.random
         self._owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands(lambda: self._cause)
