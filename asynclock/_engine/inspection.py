@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import ReferenceType
 
 from .._nodes.replies import Failure, Gather
 from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._rules.quorum import majority
+from ..errors import ConfigurationError
 from .context import Context
 from .grant import Grant
 from .refusals import is_owner_id, label
 from .said import holder, places, published, rests, values
 from .spec import LockSpec
 from .ticket import WOKEN, Ticket
+
+T = TypeVar("T")
 
 SCRIPT = Script.load(__package__, "waiters.lua")
 LATER: Final = 4e15
@@ -334,15 +339,10 @@ class Lookout:
         self.watch.close()
 
 
-def wanted(context: Context, grants: Sequence[Grant]) -> Coroutine[Any, Any, str | None]:
-    """Return what does the work of `Lease.wanted` for the present leases of these grants."""
-    # Not when the coroutine begins: a lease may have ended by then, or passed its grant on.
-    return _wanted(context, grants, [grant.ends() for grant in grants])
-
-
-async def _wanted(
+async def wanted(
     context: Context, grants: Sequence[Grant], endings: Sequence[asyncio.Future[None]]
 ) -> str | None:
+    """Do the work of `Lease.wanted` for the leases of these grants, until one of them ends."""
     asked = [grant.spec.requests(grant.owner) for grant in grants]
     lookout = Lookout(context, tuple(key for keys in asked for key in keys))
 
@@ -369,3 +369,17 @@ async def _wanted(
         for ending in endings:
             ending.remove_done_callback(wake)
         lookout.close()
+
+
+async def tell_wanted(
+    asked: Coroutine[Any, Any, str | None],
+    reference: ReferenceType[T],
+    tell: Callable[[T], Awaitable[object]],
+) -> None:
+    """Call `tell` with the lease of `reference` when `asked` says that it is wanted.
+
+    A strong reference would keep us from noticing that the program has dropped the lease.
+    """
+    with contextlib.suppress(ConfigurationError):  # the manager is being closed
+        if await asked is not None and (lease := reference()) is not None:
+            await tell(lease)

@@ -7,9 +7,9 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
@@ -27,7 +27,7 @@ from .context import Vote
 from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
-from .inspection import wanted
+from .inspection import tell_wanted, wanted
 from .renewal import QUARANTINED
 from .said import LONGEST_MESSAGE, Message, done
 from .spec import LeaseOptions
@@ -260,7 +260,7 @@ class Lease(_settings.Answering):
             engine.messages[grant] = message.written(self.owner)
         return grant
 
-    async def wanted(self) -> str | None:
+    def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
 
         Returns None once the lease has ended. The lease is not changed: its holder decides whether
@@ -271,17 +271,8 @@ class Lease(_settings.Answering):
         text. Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop
         than the manager's.
         """
-        self._check_loop()
-        return await self._asked()
-
-    def _asked(self) -> Coroutine[Any, Any, str | None]:
-        """Return what `wanted` awaits: a coroutine that doesn't keep the lease."""
-        return wanted(self._engine, self._grants())
-
-    def _grants(self) -> list[Grant]:
-        """Return the grant of the lease, if it has not ended."""
-        grant = self._grant
-        return [] if grant is None or not grant.alarm else [grant]
+        grants = [] if self._grant is None else [self._grant]
+        return wanted(self._engine, grants, self._endings())  # which doesn't keep the lease
 
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
@@ -292,7 +283,7 @@ class Lease(_settings.Answering):
         _settings.callback(callback)
         self._check_loop()
         if not self._ended:
-            work = _tell_wanted(self._asked(), ReferenceType(self), callback)
+            work = tell_wanted(self.wanted(), ReferenceType(self), partial(_call_back, callback))
             self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
 
     async def release(self) -> bool:
@@ -481,21 +472,12 @@ class Lease(_settings.Answering):
         return (interrupted and kind is not GeneratorExit) or None
 
 
-async def _tell_wanted(
-    asked: Coroutine[Any, Any, str | None],
-    reference: ReferenceType[Lease],
-    callback: Callable[[Lease], object],
-) -> None:
-    # A strong reference would keep us from noticing that the program has dropped the lease.
-    with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        if await asked is None:
-            return
-    lease = reference()
-    if lease is not None and not lease._ended:
-        try:
+async def _call_back(callback: Callable[[Lease], object], lease: Lease) -> None:
+    try:
+        if not lease._ended:
             callback(lease)
-        except Exception:
-            _log.exception("a callback failed when %r was asked for", lease.name)
+    except Exception:
+        _log.exception("a callback failed when %r was asked for", lease.name)
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:

@@ -117,16 +117,12 @@ class Hold(_settings.Answering):
             raise self._leases[0]._loss_error()
         return all([await lease.publish(text) for lease in self._leases])
 
-    async def wanted(self) -> str | None:
+    def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
-        self._leases[0]._check_loop()
-        return await self._asked()
-
-    def _asked(self) -> Coroutine[Any, Any, str | None]:
-        """Return what `wanted` awaits: a coroutine that doesn't keep the leases."""
-        ended = self._outcome is not None or any(lease._ended for lease in self._leases)
-        grants = [] if ended else [one for lease in self._leases for one in lease._grants()]
-        return wanted(self._leases[0]._engine, grants)
+        leases = self._leases if self._outcome is None else ()
+        grants = [lease._grant for lease in leases if lease._grant is not None]
+        endings = self._endings() if leases else ()
+        return wanted(self._leases[0]._engine, grants, endings)
 
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from math import inf
 from types import TracebackType
@@ -80,22 +80,19 @@ def _kept(value: object) -> tuple[Any]:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
             size, kept = len(text.encode(errors="surrogatepass")), json.loads(text)
+            levels = _levels(kept)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
-        inner = [kept]
-        for _ in range(DEEPEST):
-            inner = [one for outer in inner for one in _parts(outer)]
-        if inner:
+        if levels > DEEPEST:
             raise ConfigurationError(f"a result must not be nested deeper than {DEEPEST} levels")
     if size > LARGEST:
         raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
     return (kept,)
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+def _levels(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_levels, inner), default=0)
 
 
 def _describe(value: str, _now: int) -> Description:
@@ -114,19 +111,6 @@ class Run(_settings.Answering):
     The end of the `async with` block keeps the value passed to `finish`, and releases the lock. A
     loss of the lease interrupts the body with LeaseLostError, as with any lock.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_engine",
-        "_id",
-        "_register",
-        "_task",
-        "_value",
-        "done",
-        "fence",
-        "lease",
-        "result",
-    )
 
     def __init__(self, engine: Engine, register: Register) -> None:
         self.done: bool = False
@@ -227,33 +211,32 @@ class Run(_settings.Answering):
         elif failure is not None:
             raise failure
 
-    def _claimed(self, stored: str | None, fence: int) -> str | None:
-        """Return the register's next value for a run that has the lock with this fence."""
-        found = _Record.parsed(stored)
-        # A higher fence has the lock by now: this request was late.
-        if found.kept or found.fence > fence:
-            return stored
-        return _Record(fence, self._id).written()
-
-    def _finished(self, stored: str | None) -> str | None:
-        """Return the register's next value when this run has finished."""
-        if _Record.parsed(stored).run not in ("", self._id):
-            return stored
-        return _Record(self.fence, self._id, self._value).written()
-
-    def _learn(self, stored: str | None) -> bool:
-        """Take over what the register says; return whether a result is kept."""
+    def _learn(self, stored: str | None) -> _Record:
+        """Take over the result in the register, if one is kept; return what the register has."""
         found = _Record.parsed(stored)
         if found.kept:
             self.done, self.fence, (self.result,) = True, found.fence, found.kept
-        return self.done
+        return found
+
+    async def _write(self, lease: Lease, deadline: float) -> bool:
+        """Write this run's claim, or its result once it is finished; return whether it is kept."""
+        mine = _Record(lease.fence, self._id, self._value)
+
+        def step(stored: str | None) -> str | None:
+            found = _Record.parsed(stored)
+            # A result takes the place of its own claim only. A claim takes that of earlier ones:
+            # if a higher fence has the lock by now, this request was late.
+            late = mine.kept or found.kept or found.fence > mine.fence
+            return stored if late and found.run not in ("", self._id) else mine.written()
+
+        return self._learn(await self._register.change(step, deadline)).run == self._id
 
     async def _begin(self, lease: Lease, deadline: float) -> None:
         """Claim the name under `lease`, unless a result is kept."""
-        stored = await self._register.change(lambda was: self._claimed(was, lease.fence), deadline)
-        if self._learn(stored):
+        ours = await self._write(lease, deadline)
+        if self.done:
             await lease.release()
-        elif _Record.parsed(stored).run != self._id:
+        elif not ours:
             raise _superseded(lease)
         else:
             self.lease, self.fence = lease, lease.fence
@@ -266,11 +249,7 @@ class Run(_settings.Answering):
         # cancelled now.
         work = self._store(self.lease)
         task = self._engine.background.spawn(work, f"asynclock: keep {self.name}")
-        try:
-            await wait_out(task)
-        finally:
-            if not task.cancelled() and task.result() is None:
-                self._learn(_Record(self.fence, self._id, self._value).written())
+        await wait_out(task)
         return self.lease._loss_error() if task.cancelled() else task.result()
 
     async def _store(self, lease: Lease) -> AsyncLockError | None:
@@ -279,11 +258,10 @@ class Run(_settings.Answering):
             with contextlib.suppress(QuorumUnavailableError):  # the change asks for longer
                 if not await lease.check():
                     return lease._loss_error()
-            until = _clock.now() + lease.remaining()
-            stored = await self._register.change(self._finished, until)
+            ours = await self._write(lease, _clock.now() + lease.remaining())
         except AsyncLockError as error:
             return error
-        return None if _Record.parsed(stored).run == self._id else _superseded(lease)
+        return None if ours else _superseded(lease)
 
 
 def _superseded(lease: Lease) -> LeaseLostError:
@@ -365,7 +343,7 @@ class Once(Acquirable[Run]):
         """Do the work of `acquire` when it is awaited."""
         asked, run = _clock.now(), Run(self._engine, self._register)
         deadline = asked if once else None if timeout is None else asked + timeout
-        if run._learn(await self._register.read(deadline)):
+        if run._learn(await self._register.read(deadline)).kept:
             return run
         call = partial(Acquire, self._engine, self._spec, self._options, timeout)
         lease = await call(once=once, since=asked)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, 
 import anyio.to_thread
 
 from .. import _settings
+from .._engine.inspection import tell_wanted
 from .._forks import of_one_process
 from .._primitives.synchronized import Name, P, R, decorator
 from ..errors import AsyncLockError, ConfigurationError
@@ -353,13 +354,10 @@ async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], ob
 async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
     """Call `callback` with a lease when it is asked for; don't keep the lease meanwhile."""
     lease = dropped()
-    if lease is None:
-        return
-    asked = lease._inner._asked()
-    del lease
-    with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        if await asked is not None and (lease := dropped()) is not None:
-            await _call_back(callback, lease)
+    if lease is not None:
+        asked = lease._inner.wanted()
+        del lease
+        await tell_wanted(asked, dropped, partial(_call_back, callback))
 
 
 async def _call_back(callback: Callable[[Any], object], lease: Holding) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .. import _settings
 from .._engine.said import from_json
-from .._primitives.once import LARGEST, Once, Run
+from .._primitives.once import LARGEST, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
 from ._web import ReusedKeyError, UnkeptAnswerError, declared
 
 _log = logging.getLogger("asynclock")
+
+T = TypeVar("T")
 
 HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
@@ -47,27 +49,38 @@ class Idempotent:
         self._settings: dict[str, Any] = {"keep": _settings.seconds(keep, "keep"), **given}
         self._scope = scope
 
-    def once(self, locks: LockManager, request: Any) -> Once | None:
-        """Return what answers `request` once; None if nothing asks for that."""
+    async def answer(
+        self,
+        locks: LockManager,
+        request: Any,
+        url: str,
+        read: Callable[[], Awaitable[bytes]],
+        handle: Callable[[], Awaitable[T]],
+        taken: Callable[[T], tuple[int, str | None, Any]],
+    ) -> T | Answer:
+        """Return what `handle` answers to `request`, or the answer that is kept for its key.
+
+        `taken` returns the status, the content type and the body of an answer. Raises
+        ReusedKeyError if the kept one answered another request, UnkeptAnswerError if it can't be
+        repeated.
+        """
         key = request.headers.get(HEADER)
         if not key or request.method in SAFE:
-            return None
+            return await handle()
         scope = "" if self._scope is None else self._scope(request)
         # Hashed, because any text may come from a client, and not any text is a name.
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
-        return locks.once(f"idempotency:{name}", **self._settings)
+        head = json.dumps([request.method, url]).encode()
+        asked = sha256(head + b"\n" + await read()).hexdigest()
+        async with locks.once(f"idempotency:{name}", **self._settings) as run:
+            if not run.done:
+                response = await handle()
+                _keep(run, asked, *taken(response))
+                return response
+        return _kept(run, asked)
 
 
-def fingerprint(method: str, path: str, body: bytes) -> str:
-    """Return what tells two requests apart."""
-    return sha256(json.dumps([method, path]).encode() + b"\n" + body).hexdigest()
-
-
-def first_answer(run: Run, request: str) -> Answer:
-    """Return the answer that is kept, for a request with this fingerprint.
-
-    Raises ReusedKeyError if it answered another request, UnkeptAnswerError if it can't be repeated.
-    """
+def _kept(run: Run, request: str) -> Answer:
     if isinstance(run.result, bytes):
         head, _, body = run.result.partition(b"\n")
         match from_json(head):
@@ -80,7 +93,7 @@ def first_answer(run: Run, request: str) -> Answer:
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
-def keep_answer(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
+def _keep(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
     """Keep an answer at the end of `run`; if it is a stream or too large, only that there was one.
 
     The handler has done its work, so no other request with the key may do it again. An error of the

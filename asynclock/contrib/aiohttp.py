@@ -38,7 +38,7 @@ from ..errors import AsyncLockError, ConfigurationError
 from ..fencing._naming import check_name, fill_in
 from ..manager import LockManager
 from . import _web
-from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
+from ._idempotency import Idempotent
 from ._web import (
     Contended,
     RouteLock,
@@ -359,24 +359,23 @@ def idempotent(
         @functools.wraps(handler)
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
-            once = keyed.once(locks_of(request), request)
-            if once is None:
-                return await handler(first)
-            asked = fingerprint(request.method, request.path_qs, await request.read())
-            async with once as run:
-                if not run.done:
-                    response = await handler(first)
-                    body = response.body or b"" if isinstance(response, web.Response) else None
-                    kind = response.headers.get(hdrs.CONTENT_TYPE)
-                    keep_answer(run, asked, response.status, kind, body)
-                    return response
-            status, content_type, content = first_answer(run, asked)
-            headers = {} if content_type is None else {hdrs.CONTENT_TYPE: content_type}
-            return web.Response(status=status, body=content, headers=headers)
+            locks, work = locks_of(request), functools.partial(handler, first)
+            url, read = request.path_qs, request.read
+            found = await keyed.answer(locks, request, url, read, work, _taken)
+            if isinstance(found, web.StreamResponse):
+                return found
+            kind = found.content_type
+            headers = {} if kind is None else {hdrs.CONTENT_TYPE: kind}
+            return web.Response(status=found.status, body=found.body, headers=headers)
 
         return wrapper
 
     return decorate
+
+
+def _taken(response: web.StreamResponse) -> tuple[int, str | None, Any]:
+    body = response.body or b"" if isinstance(response, web.Response) else None
+    return response.status, response.headers.get(hdrs.CONTENT_TYPE), body
 
 
 async def health(request: web.Request) -> web.Response:

@@ -55,7 +55,7 @@ from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
 from . import _web
-from ._idempotency import Idempotent, fingerprint, first_answer, keep_answer
+from ._idempotency import Idempotent
 from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
 from ._web import Contended, RouteLock, RouteSettings, Source, health_of, problem_of, warn
 
@@ -302,24 +302,21 @@ def idempotent(
             handle = super().get_route_handler()
 
             async def answer(request: Request) -> Response:
-                once = keyed.once(locks_of(request), request)
-                if once is None:
-                    return await handle(request)
-                path = f"{request.url.path}?{request.url.query}"
-                asked = fingerprint(request.method, path, await request.body())
-                async with once as run:
-                    if not run.done:
-                        response = await handle(request)
-                        body = getattr(response, "body", None)
-                        kind = response.headers.get("Content-Type")
-                        keep_answer(run, asked, response.status_code, kind, body)
-                        return response
-                status, content_type, content = first_answer(run, asked)
-                return Response(content, status, media_type=content_type)
+                locks, work = locks_of(request), functools.partial(handle, request)
+                url = f"{request.url.path}?{request.url.query}"
+                found = await keyed.answer(locks, request, url, request.body, work, _taken)
+                if isinstance(found, Response):
+                    return found
+                return Response(found.body, found.status, media_type=found.content_type)
 
             return answer
 
     return IdempotentRoute
+
+
+def _taken(response: Response) -> tuple[int, str | None, Any]:
+    body = getattr(response, "body", None)
+    return response.status_code, response.headers.get("Content-Type"), body
 
 
 async def health(request: HTTPConnection) -> JSONResponse:
