@@ -15,13 +15,13 @@ from typing import Any, Final, Self
 
 from .. import _clock
 from .._nodes.replies import Failure
-from .._nodes.script import Command, Word
+from .._nodes.script import RELEASE, REST, Command, Word
 from ..errors import ConfigurationError
 from ..events import GONE
 from .context import Context
 from .grant import Grant
 from .said import from_json, raised, released
-from .spec import LeaseOptions, LockSpec
+from .spec import LeaseOptions, LockSpec, ms
 from .ticket import woken
 
 _log = logging.getLogger("asynclock")
@@ -56,7 +56,6 @@ class Release:
         "_grant",
         "_on_loss",
         "_rest",
-        "_until",
         "kept",
         "on_certain",
         "owner",
@@ -67,7 +66,6 @@ class Release:
         self,
         context: Context,
         grant: Grant,
-        now: float,
         *,
         on_loss: Callable[[str], None] | None = None,
         kept: bool = False,
@@ -83,7 +81,6 @@ class Release:
         self._grant = grant
         self._on_loss = on_loss
         """Called with the reason if the replies show that the lease was lost before."""
-        self._until = now + grant.ttl
         self._rest = rest
         """Seconds for which nobody gets the name after this; 0 for none."""
         self._answered = self._deleted = self._foreign = 0
@@ -91,15 +88,16 @@ class Release:
 
     def command(self) -> Command:
         """Build the command for this name alone."""
-        since, until = self._grant.asked_since, self._until
+        grant, now = self._grant, _clock.now()
+        more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
+        op = RELEASE
         if self._rest:
-            nodes, now = self._context.multiplexer, _clock.now()
+            nodes = self._context.multiplexer
             nodes.read_clocks(now)  # the acquire may be long ago
-            till = nodes.not_after(now + self._rest)
-            command = self.spec.rest(self.owner, since, until, self._rest, till)
-        else:
-            more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
-            command = self.spec.release(self.owner, since, until, more)
+            # The latest end by the nodes' clocks: if the release comes late, or is sent again, the
+            # rest is hardly longer.
+            op, more = REST, (ms(self._rest), nodes.not_after(now + self._rest))
+        command = self.spec.release(self.owner, grant.asked_since, now + grant.ttl, more, op)
         command.wakes = self.spec.watched
         return command
 

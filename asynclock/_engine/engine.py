@@ -168,7 +168,7 @@ class Engine(Context):
         queue, nodes = grant.queue, self.multiplexer
         if queue is not None:
             queue.free(grant)
-        release = Release(self, grant, _clock.now(), on_loss=on_loss, kept=kept, rest=rest)
+        release = Release(self, grant, on_loss=on_loss, kept=kept, rest=rest)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if grant.spec.batched and not kept and not rest:

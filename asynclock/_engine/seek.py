@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from functools import partial
 from types import coroutine
 from typing import Any
 
 from .. import _clock
-from .._nodes.replies import Take
+from .._nodes.replies import Failure, Take
 from .._nodes.script import Command
 from .._nodes.wakeup import Watch
 from .._rules import pacing, validity
@@ -27,8 +28,9 @@ from .engine import Engine
 from .grant import FOREVER, LocalQueue
 from .inspection import NAMED, before, question
 from .outbox import decide
+from .said import values
 from .spec import LockSpec
-from .ticket import Armed, Ticket, leave
+from .ticket import WOKEN, Ticket, leave
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -252,7 +254,8 @@ class Seek:
         self._watch = watch = nodes.wakeups.watch(others, ticket=ticket.key)
         if nodes.tracks() and self._pauses.expecting:
             look = Command.plain("MGET", *watch.keys, keys=watch.keys)
-            nodes.broadcast(look, Armed(watch, attempt.queued), arm=True)
+            looked = partial(_count_change, watch, attempt)
+            nodes.broadcast(look, Take(looked), arm=True)
         return False
 
     def _elsewhere(self, attempt: Attempt) -> LockSpec | None:
@@ -404,6 +407,26 @@ class Seek:
         if ticket is not None:
             nodes = self._engine.multiplexer
             leave(nodes, self._spec, ticket, ticket.asked)
+
+
+def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> None:
+    """Count node `index` as changed if the ticket that it has was woken, or is gone.
+
+    A node that granted our last attempt may leave the name to our ticket after the release of that
+    attempt. That says nothing about the other nodes, so it is only counted. If another key is gone
+    the name is free, but nobody has woken us: a client without a queue had it, or its holder
+    crashed.
+    """
+    said = values(reply)
+    if type(said) is Failure:
+        return
+    if not refused.queued(index):
+        if said[0] == WOKEN:
+            watch.count(index)
+    elif said[0] in (WOKEN, None):
+        watch.on_change(index)
+    elif None in said:
+        watch.on_hint()
 
 
 @coroutine

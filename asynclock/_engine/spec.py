@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .._keys import derived, message
-from .._nodes.script import REST, Command, Script, Word
+from .._nodes.script import RELEASE, Command, Script, Word
 
 HandOff = Literal["block", "strict"] | bool
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
@@ -132,28 +132,20 @@ class LockSpec:
         return Command(self.script, self.keys, ("raise", owner, fence, retention))
 
     def release(
-        self, owner: str, asked_since: float, retry_until: float, more: tuple[Word, ...] = ()
+        self,
+        owner: str,
+        asked_since: float,
+        retry_until: float,
+        more: tuple[Word, ...] = (),
+        op: str = RELEASE,
     ) -> Command:
-        """Build a release; `more` are the script's further arguments (lock.lua).
+        """Build a release (`op`: or REST); `more` are the script's further arguments (lock.lua).
 
         It is resent until `retry_until` to nodes that were asked after `asked_since`.
         """
         keys = (*self.keys, self.queue) if self.queue else self.keys
         keys = self.all_keys if self.phased else keys
-        return Command.release(self.script, keys, owner, asked_since, retry_until, more)
-
-    def rest(
-        self, owner: str, asked_since: float, retry_until: float, left: float, till: int
-    ) -> Command:
-        """Build a release after which nobody gets the name for `left` seconds.
-
-        `till` is the latest end by the nodes' clocks in µs, 0 if these are unknown: so a release
-        that comes late, or is sent again, makes the rest hardly longer.
-        """
-        keys = (*self.keys, self.queue)
-        return Command.release(
-            self.script, keys, owner, asked_since, retry_until, (ms(left), till), REST
-        )
+        return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
     @property
     def messages(self) -> tuple[str, ...]:

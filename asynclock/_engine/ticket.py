@@ -8,15 +8,15 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _clock
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import Failure
 from .._nodes.script import Word
-from .._nodes.wakeup import Wakeups, Watch
-from .said import Released, released, values
+from .._nodes.wakeup import Wakeups
+from .said import Released, released
 from .spec import LockSpec, ms
 
 STAYING = -1
@@ -69,35 +69,6 @@ class Ticket:
         if self.number <= 0 and enough and told:
             self.number = max(told)
         self.unsettled = any(number != self.number for number in told) and self.number > 0
-
-
-class Armed:
-    """Takes the values of the ticket's key and of others, which the nodes watch for us from now."""
-
-    __slots__ = ("_queued", "_watch")
-
-    def __init__(self, watch: Watch, queued: Callable[[int], bool]) -> None:
-        self._watch = watch
-        self._queued = queued
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Count node `index` as changed if the ticket that it has was woken, or is gone.
-
-        A node that granted our last attempt may leave the name to our ticket after the release of
-        that attempt. That says nothing about the other nodes, so it is only counted. If another key
-        is gone the name is free, but nobody has woken us: a client without a queue had it, or its
-        holder crashed.
-        """
-        said = values(reply)
-        if type(said) is Failure:
-            return
-        if not self._queued(index):
-            if said[0] == WOKEN:
-                self._watch.count(index)
-        elif said[0] in (WOKEN, None):
-            self._watch.on_change(index)
-        elif None in said:
-            self._watch.on_hint()
 
 
 def woken(spec: LockSpec, said: Released) -> list[str]:

@@ -383,7 +383,7 @@ class ServerNode(Node):
     def _read_record(self, link: Link) -> None:
         caching, reading = own_keys.reading(self.settings.record_key)
         link.send(caching, NOBODY, 0)
-        link.send(reading, _Reply(link, self._keeps, self.read_record), 0)
+        link.send(reading, _at_once(link, self._keeps, self.read_record), 0)
 
     def _keeps(self, reply: Any) -> None:
         if self.trust.facts is not None and not isinstance(reply, Failure):
@@ -411,7 +411,7 @@ class ServerNode(Node):
         if self._link is not None and key and self.settings.restart_guard:
             saw, again = partial(self._saw, cause), partial(self._look_again, cause)
             question = own_keys.asking_witness(key, self.entropy(10).hex())
-            self._link.send(question, _Reply(self._link, saw, again), 0)
+            self._link.send(question, _at_once(self._link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
         self._forgot(self.trust.saw(own_keys.witnessed(reply), _clock.now(), cause))
@@ -504,24 +504,19 @@ class ServerNode(Node):
         return "" if self.lack is None else self.lack.cause
 
 
-class _Reply:
-    """Takes a reply that must be known before later replies count."""
+def _at_once(link: Link, take: Callable[[Any], None], again: Callable[[], None]) -> Sink:
+    """Return what takes a reply that must be known before later replies count.
 
-    __slots__ = ("_again", "_link", "_take")
+    It passes a reply or the server's error on to `take`. If the node is slow, it asks `again`: only
+    the answers to requests behind that one count then.
+    """
 
-    def __init__(self, link: Link, take: Callable[[Any], None], again: Callable[[], None]) -> None:
-        self._link = link
-        self._take = take
-        self._again = again
-
-    def on_reply(self, _index: int, reply: Any) -> None:
-        """Pass a reply or the server's error on. If the node is slow, ask `again`.
-
-        Only the answers to requests behind that one count then.
-        """
+    def on_reply(_index: int, reply: Any) -> None:
         if not isinstance(reply, Failure) or reply.code:
-            self._take(reply)
-        elif self._link.stalled_since:
-            self._again()
+            take(reply)
+        elif link.stalled_since:
+            again()
         else:
-            self._link.close("it doesn't answer whether it has kept its keys")
+            link.close("it doesn't answer whether it has kept its keys")
+
+    return Take(on_reply)
