@@ -74,8 +74,10 @@ class PlainSettings:
 class Endpoint:
     """The settings of one node's connections, parsed once."""
 
+    tls: ssl.SSLContext | None = None
+    """The TLS context that redis-py would use, or None for a plain connection."""
     _said: tuple[str, ...] = ()
-    _tls: ssl.SSLContext | None = None
+    """All TLS settings that redis-py was given; () for none."""
     _own: Callable[[], Any] | None = None
     """Makes a connection of the user's own class; None for the classes of redis-py."""
     _found: Sequence[Found] = ()
@@ -98,11 +100,14 @@ class Endpoint:
         self.db: int = int(connection.db or 0)
         if own is not None:
             return  # the connections of the user's class know themselves whether they use TLS
-        # The TLS context is made now, because loading the authorities may take longer than a node
-        # timeout. Nodes with the same TLS settings share it: each one blocks the loop for 30 ms.
-        self._said = _tls_settings(connection)
-        same = (other._tls for other in like if self._said and other._said == self._said)
-        self._tls = next(same, None) or _tls_context(connection)
+        settings = getattr(connection, "ssl_context", None)
+        if settings is not None:
+            # The TLS context is made now, because loading the authorities may take longer than a
+            # node timeout. Nodes with the same settings share it: each blocks the loop for 30 ms.
+            names = (name for name in type(settings).__slots__ if name != "context")
+            self._said = tuple(f"{name}={getattr(settings, name)!r}" for name in names)
+            same = (other.tls for other in like if other._said == self._said)
+            self.tls = next(same, None) or settings.get()
 
     @property
     def address(self) -> str:
@@ -229,11 +234,10 @@ class Endpoint:
             return link
         sock, seconds = await first_to_answer(self._found)
         self.trip = max(self.trip, seconds)
-        context = self.tls()
         name = None
-        if context is not None:
+        if self.tls is not None:
             self.phase, name = TLS, self.host
-        _, link = await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
+        _, link = await loop.create_connection(make, sock=sock, ssl=self.tls, server_hostname=name)
         return link
 
     def late(self, seconds: float) -> Failure:
@@ -246,14 +250,10 @@ class Endpoint:
         """What an error of `look_up` or `open` means; its text follows."""
         return f"can't look up {self.host}" if self.phase == LOOK_UP else "can't connect"
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context that redis-py would use, or None for a plain connection."""
-        return self._tls
-
     @property
     def plain(self) -> bool:
         """Whether this is an address of TCP without TLS; a node in memory has no port."""
-        return not (self.path or self._tls or self._own) and self.port > 0
+        return not (self.path or self.tls or self._own) and self.port > 0
 
     @property
     def opaque(self) -> bool:
@@ -295,19 +295,6 @@ def _check_name(connection: Any) -> None:
     settings = getattr(connection, "ssl_context", None)
     if settings is not None and settings.cert_reqs != ssl.CERT_NONE:
         settings.check_hostname = True
-
-
-def _tls_context(connection: Any) -> ssl.SSLContext | None:
-    settings = getattr(connection, "ssl_context", None)
-    context: ssl.SSLContext | None = None if settings is None else settings.get()
-    return context
-
-
-def _tls_settings(connection: Any) -> tuple[str, ...]:
-    """Return all TLS settings that redis-py was given; () for none."""
-    settings = getattr(connection, "ssl_context", None)
-    names = getattr(type(settings), "__slots__", ())
-    return tuple(f"{name}={getattr(settings, name)!r}" for name in names if name != "context")
 
 
 class Seeds:

@@ -72,7 +72,8 @@ class Multiplexer:
         self._untracked: set[Node] = set()
         self._standstill = StandStill(len(self.nodes), self.quorum)
         self._set_guard = SetGuard(self.nodes, self.quorum, label)
-        self._flaws: dict[Node | SetGuard, ConfigurationError] = {}
+        self._flaws: dict[Node | SetGuard, Failure] = {}
+        """Why this set of nodes can't work."""
         self._warned: set[str] = set()
         self._read_again = self._ahead = 0.0
         self._offset: float | None = None
@@ -96,7 +97,7 @@ class Multiplexer:
             self._start(loop)
         if self._flaws:
             # A new error each time: one that is raised again and again keeps every caller's frames.
-            raise ConfigurationError(str(next(iter(self._flaws.values()))))
+            raise ConfigurationError(next(iter(self._flaws.values())).cause)
 
     @property
     def started(self) -> bool:
@@ -188,7 +189,7 @@ class Multiplexer:
         primary no longer grants anything (F1 to F3, G5).
         """
         trust = self.nodes[index].trust
-        if self._set_guard.error is not None:
+        if self._set_guard.failure is not None:
             return False
         return sent >= trust.votes_from or (index in voters and sent >= trust.renews_from)
 
@@ -277,14 +278,13 @@ class Multiplexer:
         guard = self._set_guard
         guard.compare(met)
         before = self._flaws.pop(guard, None)
-        if guard.error is not None:
-            self._flaws[guard] = guard.error
+        if guard.failure is not None:
+            self._flaws[guard] = guard.failure
             if before is None:
                 self.wakeups.wake(None)  # waiting calls learn it now
 
     def _reject(self, node: Node, text: str) -> None:
-        node.rejected = Failure(text, permanent=True)
-        self._flaws[node] = ConfigurationError(text)
+        node.rejected = self._flaws[node] = Failure(text, permanent=True)
 
 
 def barred(size: int, quorum: int, votes_from: Iterable[float], now: float) -> float:

@@ -31,7 +31,8 @@ class PendingReleases:
         self._send = send
         self._kept: dict[tuple[Word, Word], PendingRelease] = {}
         """By operation and owner: a release, or the leave of a ticket."""
-        self._idle: asyncio.Future[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.on_redirect: Callable[[Command], None] | None = None
         """Called with a release whose key has moved to another server; None outside a Cluster."""
         self.late_acquires: dict[Word, float] = {}
@@ -48,6 +49,7 @@ class PendingReleases:
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
         if release.undoes not in self._kept:
             self._kept[release.undoes] = PendingRelease(self, release.again())
+            self._idle.clear()
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""
@@ -96,9 +98,7 @@ class PendingReleases:
 
     async def wait_sent(self) -> None:
         """Wait until nothing is kept; the caller must limit the time."""
-        while self._kept:
-            self._idle = self._idle or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._idle)
+        await self._idle.wait()
 
     # one entry
 
@@ -135,9 +135,8 @@ class PendingReleases:
     def _drop(self, pending: PendingRelease) -> None:
         pending.cancel_timer()
         del self._kept[pending.command.undoes]
-        if not self._kept and self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
+        if not self._kept:
+            self._idle.set()
 
     def _forget_late(self, late: dict[Word, float]) -> None:
         for owner, until in late.items():
@@ -193,7 +192,8 @@ class ConnectBacklog:
         self._give_up = give_up
         self._asked: list[Waiting] = []
         self._timer: Patience | None = None
-        self._taken: asyncio.Future[None] | None = None
+        self._taken = asyncio.Event()
+        self._taken.set()
 
     def __iter__(self) -> Iterator[Command]:
         return (command for command, _, _ in self._asked)
@@ -201,6 +201,7 @@ class ConnectBacklog:
     def add(self, command: Command, sink: Sink, index: int) -> None:
         """Keep a command until `take` is called."""
         self._asked.append((command, sink, index))
+        self._taken.clear()
         if self._timer is None:
             self._timer = Patience(self._patience, self._give_up)
 
@@ -209,14 +210,10 @@ class ConnectBacklog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._taken is not None:
-            self._taken.set_result(None)
-            self._taken = None
+        self._taken.set()
         asked, self._asked = self._asked, []
         return asked
 
     async def wait_taken(self) -> None:
         """Wait until the backlog is empty."""
-        while self._asked:
-            self._taken = self._taken or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._taken)
+        await self._taken.wait()

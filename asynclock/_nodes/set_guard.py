@@ -20,7 +20,6 @@ from typing import Final
 
 from .. import _clock
 from .._rules.nodeset import Kept, NodeSet, shown
-from ..errors import ConfigurationError
 from .node import Node
 from .replies import NOBODY, Failure
 from .script import Command
@@ -50,7 +49,7 @@ class SetGuard:
     """What one manager knows of the record, and whether the record allows its nodes."""
 
     def __init__(self, nodes: Sequence[Node], quorum: int, label: str | None) -> None:
-        self.error: ConfigurationError | None = None
+        self.failure: Failure | None = None
         """Why this client may use none of its nodes; None if it may."""
         self._nodes = nodes
         self._quorum = quorum
@@ -64,7 +63,6 @@ class SetGuard:
         """The nodes that have reported what they keep since all were last compared."""
         self._told: dict[Node, tuple[Kept, Kept, object]] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
-        self._failure: Failure | None = None
         self._again: asyncio.TimerHandle | None = None
         """When a node without a name is compared once more."""
         self._said = ""
@@ -149,20 +147,19 @@ class SetGuard:
 
     def _refuse(self, text: str) -> None:
         self._say(logging.ERROR, text)
-        self.error = ConfigurationError(text)
-        failure, self._failure = self._failure, Failure(text, permanent=True)
+        before, self.failure = self.failure, Failure(text, permanent=True)
         for node in self._nodes:
             node.trust.doubt(_clock.now())
-            if node.rejected in (None, failure):
-                node.rejected = self._failure
+            if node.rejected in (None, before):
+                node.rejected = self.failure
 
     def _allow(self) -> None:
-        if self.error is not None:
+        if self.failure is not None:
             self._say(logging.INFO, "the fleet's record allows this client's nodes again")
-        for node in self._nodes:
-            if self._failure is not None and node.rejected == self._failure:
-                node.rejected = None
-        self.error = self._failure = None
+            for node in self._nodes:
+                if node.rejected == self.failure:
+                    node.rejected = None
+            self.failure = None
 
     def _tell(self, record: NodeSet, met: ServerNode, kept: Kept) -> None:
         """Tell `met` what it does not know, and which set its client on this connection uses."""

@@ -324,7 +324,7 @@ async def diagnose(endpoint: Endpoint) -> str | None:
 
 
 def _look(endpoint: Endpoint) -> str | None:
-    context = endpoint.tls()
+    context = endpoint.tls
     try:
         if context is None:
             return "tls-only" if _speaks_tls(endpoint) else None

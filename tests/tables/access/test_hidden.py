@@ -91,10 +91,10 @@ def test_authorities_are_loaded_once_for_all_nodes_that_trust_the_same(tmp_path:
     trusting = f"?ssl_ca_certs={certificates.ca}"
     first = Endpoint.of(f"rediss://a{trusting}")
     same = Endpoint.of(f"rediss://user:pw@b/3{trusting}", [Endpoint.of("redis://x"), first])
-    assert first.tls() is same.tls()
+    assert first.tls is same.tls
     for query in (f"{trusting}&ssl_check_hostname=false", ""):
         other = Endpoint.of(f"rediss://c{query}", [first])
-        assert other.tls() not in (None, first.tls())
-    assert Endpoint.of("redis://d", [first]).tls() is None
+        assert other.tls not in (None, first.tls)
+    assert Endpoint.of("redis://d", [first]).tls is None
     seeds = Seeds(f"rediss+cluster://a,b:7,c{trusting}", port=6379).endpoints()
-    assert {seed.tls() for seed in seeds} == {seeds[0].tls()}
+    assert {seed.tls for seed in seeds} == {seeds[0].tls}

@@ -15,7 +15,7 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import CLOCK_READING_AGE, Multiplexer
 from asynclock._nodes.node import NOT_AFTER_GRACE, NodeSettings
 from asynclock._nodes.replicated.watched import CONFIRMED, POLL, WatchedNode, poll_patience
-from asynclock._nodes.replies import NOBODY
+from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.wakeup import PUSH_WINDOW, QUORUM_PUSH_WINDOW, Wakeups
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
@@ -206,12 +206,12 @@ async def test_a_client_that_the_record_refuses_counts_no_reply_and_wakes_its_wa
     group, now = Group(), _clock.now()
     assert group.all.counts(0, now, (0,))
     watch = group.all.wakeups.watch(("a",))
-    group.all._set_guard.error = asynclock.ConfigurationError("other nodes")
+    group.all._set_guard.failure = Failure("other nodes")
     group.meet(0)
     assert not group.all.counts(0, now, (0,))
     assert watch.woken, "they learn it now"
     assert group.flaw() == "other nodes"
-    group.all._set_guard.error = None
+    group.all._set_guard.failure = None
     group.meet(0)
     assert group.flaw() == ""
 
