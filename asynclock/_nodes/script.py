@@ -43,25 +43,40 @@ pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore
 class Command:
     """One request, as bytes for the wire; made once, sent to every node."""
 
+    __slots__ = (
+        "args",
+        "asked_since",
+        "first",
+        "give_up_at",
+        "keys",
+        "numbered_at",
+        "op",
+        "packed",
+        "retry_until",
+        "script",
+        "sourced",
+        "unlimited",
+        "wakes",
+    )
     asked_since: float
     """For a release or a leave: when the first node was asked for the lease, or was told of the
     ticket. Unset for other commands."""
-    retry_until: float = 0.0
+    retry_until: float
     """The moment until which a lost release or leave is sent again; 0 for other commands."""
-    give_up_at: float = 0.0
+    give_up_at: float
     """For an acquire without a `not_after`: the moment, on our clock, after which no node may
     execute it. 0 for all other commands."""
-    numbered_at: float = 0.0
+    numbered_at: float
     """For a change of a register: the moment at which its number was chosen. A node that has
     forgotten keys since then must not execute it. 0 for all other commands."""
-    first: Command | None = None
+    first: Command | None
     """The command that must go right before this one, each time this one is sent: what CACHING
     or ASKING asks for is over with the next command, even if the server rejects that one."""
-    sourced: bool = False
+    sourced: bool
     """Whether the command carries the script's source instead of its SHA-1."""
-    unlimited: bool = False
+    unlimited: bool
     """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
-    wakes: Sequence[str] = ()
+    wakes: Sequence[str]
     """The keys that this changes and that tasks of this process may watch. When a link sends
     the command, it wakes them: a server sends no push for a change of our own, but forgets that
     it was to send one. A request that they send then is executed after the change."""
@@ -73,6 +88,11 @@ class Command:
         self.op: Word = args[0]
         """The first argument: the operation of a script, such as "acquire", or the name of a
         server's command. mark.lua has one operation only: its calls have a process's name."""
+        # Not defaults of the class, which then has no slots: making a command would take longer.
+        self.retry_until = self.give_up_at = self.numbered_at = 0.0
+        self.sourced = self.unlimited = False
+        self.first = None
+        self.wakes = ()
         words = tuple(args) if script is None else ("EVALSHA", script.sha, len(keys), *keys, *args)
         self.packed: bytes = pack(words)
 
