@@ -153,11 +153,6 @@ def _command(name: str, *, reads: bool = False) -> Callable[[Function], Function
 # ---- strings and keys of any type ----------------------------------------------------------------
 
 
-@_command("GET", reads=True)
-def _get(space: Keyspace, words: Words) -> Any:
-    return space.typed(words[0], bytes)
-
-
 @_command("MGET")
 def _mget(space: Keyspace, words: Words) -> list[bytes | None]:
     if not words:
@@ -189,16 +184,6 @@ def _set(space: Keyspace, words: Words) -> Any:
         expiry = space.expiries.get(key)
     space.put(key, value, expiry)
     return before if b"GET" in flags else OK
-
-
-@_command("DEL")
-def _del(space: Keyspace, words: Words) -> int:
-    return sum(space.get(key) is not None and space.delete(key) for key in words)
-
-
-@_command("EXISTS", reads=True)
-def _exists(space: Keyspace, words: Words) -> int:
-    return sum(space.get(key) is not None for key in words)
 
 
 @_command("TYPE", reads=True)
@@ -331,11 +316,6 @@ def _zrank(space: Keyspace, words: Words) -> int | None:
     return value.ordered().index(words[1]) if words[1] in value else None
 
 
-@_command("ZCARD", reads=True)
-def _zcard(space: Keyspace, words: Words) -> int:
-    return len(_sorted_set(space, words[0]))
-
-
 def _range(space: Keyspace, words: Words, step: int) -> list[bytes]:
     value, (start, stop) = _sorted_set(space, words[0]), (int(word) for word in words[1:3])
     members = value.ordered()[::step]
@@ -344,21 +324,24 @@ def _range(space: Keyspace, words: Words, step: int) -> list[bytes]:
     return _with_scores(value, members[first : last + 1], words[3:])
 
 
-@_command("ZRANGE", reads=True)
-def _zrange(space: Keyspace, words: Words) -> list[bytes]:
-    return _range(space, words, 1)
-
-
-@_command("ZREVRANGE", reads=True)
-def _zrevrange(space: Keyspace, words: Words) -> list[bytes]:
-    return _range(space, words, -1)
-
-
 @_command("ZRANGEBYSCORE", reads=True)
 def _zrangebyscore(space: Keyspace, words: Words) -> list[bytes]:
     value, inside = _sorted_set(space, words[0]), _bounds(words[1], words[2])
     members = [member for member in value.ordered() if inside(value[member])]
     return _with_scores(value, members, words[3:])
+
+
+COMMANDS |= {
+    b"GET": (lambda space, words: space.typed(words[0], bytes), True),
+    b"DEL": (
+        lambda space, words: sum(space.get(key) is not None and space.delete(key) for key in words),
+        False,
+    ),
+    b"EXISTS": (lambda space, words: sum(space.get(key) is not None for key in words), True),
+    b"ZCARD": (lambda space, words: len(_sorted_set(space, words[0])), True),
+    b"ZRANGE": (lambda space, words: _range(space, words, 1), True),
+    b"ZREVRANGE": (lambda space, words: _range(space, words, -1), True),
+}
 
 
 # ---- Runs the same Lua files as servers do, on an in-memory keyspace (docs/decisions/0012) -------
