@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -125,11 +124,11 @@ class Presence:
         self._send = send
         self._turn = asyncio.Lock()
         """Held during `receive`: the listener and the application must not call it at once."""
-        self._kept: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._kept: asyncio.Queue[Message | Exception] = asyncio.Queue()
+        self._ahead = 0
+        """Bytes that are kept."""
         self._room = asyncio.Event()
         self._gone = False
-        self._failure: Exception | None = None
         self._answered = False
         self._listener: asyncio.Task[None] | None = None
 
@@ -141,20 +140,19 @@ class Presence:
 
     async def receive(self) -> Message:
         """Return the next message; the `receive` of the application."""
-        while not self._kept:
-            if self._listener is None:
-                async with self._turn:
-                    message = await self._receive()
-                self._note(message)
-                return message
-            if self._failure is not None:
-                raise self._failure
-            self._news.clear()
-            await self._news.wait()
-        if self._kept[0]["type"] == "http.disconnect":
-            return self._kept[0]  # the last message, which every later call gets as well
+        if self._listener is None:
+            async with self._turn:
+                message = await self._receive()
+            self._note(message)
+            return message
+        kept = await self._kept.get()
+        if isinstance(kept, Exception) or kept["type"] == "http.disconnect":
+            self._kept.put_nowait(kept)  # the last, which every later call gets as well
+        if isinstance(kept, Exception):
+            raise kept
+        self._ahead -= len(kept.get("body", b""))
         self._room.set()
-        return self._kept.popleft()
+        return kept
 
     async def send(self, message: Message) -> None:
         """Send a message of the answer; the `send` of the application."""
@@ -175,13 +173,12 @@ class Presence:
                 async with self._turn:
                     message = await self._receive()
             except Exception as failure:  # a layer around the application, not the server
-                self._failure = failure
-                self._news.set()
+                self._kept.put_nowait(failure)
                 return
-            self._kept.append(message)
-            self._news.set()
+            self._kept.put_nowait(message)
+            self._ahead += len(message.get("body", b""))
             self._note(message)
-            while sum(len(one.get("body", b"")) for one in self._kept) > AHEAD:
+            while self._ahead > AHEAD:
                 self._room.clear()
                 await self._room.wait()
 
