@@ -99,9 +99,9 @@ def _node(
         return SentinelNode(service, primaries, observers)
     endpoint = Endpoint.of(address, known)
     known.append(endpoint)
-    if primaries.acks:
-        return _primary(endpoint, primaries, observers)
-    return _server(endpoint, settings, primaries, observers)
+    return _server(
+        endpoint, primaries.settings if primaries.acks else settings, primaries, observers
+    )
 
 
 def is_cluster(address: object) -> bool:
@@ -144,7 +144,11 @@ def _service(address: object) -> Service | None:
 def _server(
     endpoint: Endpoint, settings: NodeSettings, primaries: PrimaryDialer, observers: Observers
 ) -> Node:
+    replicas = KnownReplicas()
+
     async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
+        if primaries.acks:
+            return await primaries.dial(endpoint, node, limit, replicas)
         timeout = settings.node_timeout
         keys = settings.record_key, settings.witness_key
         link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, *keys)
@@ -165,14 +169,3 @@ async def _lineage(link: Link, facts: Facts, key: str) -> Facts:
         return facts
     mark = await leave_mark(link, key, facts.run_id)
     return facts if mark is None else replace(facts, after=mark.before)
-
-
-def _primary(endpoint: Endpoint, primaries: PrimaryDialer, observers: Observers) -> Node:
-    known = KnownReplicas()
-
-    async def open_link(node: ServerNode, limit: float) -> tuple[Link, Facts]:
-        return await primaries.dial(endpoint, node, limit, known)
-
-    node = ServerNode(endpoint.address, open_link, primaries.settings, observers)
-    node.late = endpoint.late
-    return node
