@@ -1,7 +1,5 @@
 """Servers for what not every server or machine can do; without them the test is skipped."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """For all tests: the project's own plugin, and an error for unexpected skips."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator

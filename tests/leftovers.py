@@ -1,7 +1,5 @@
 """What calls and leases may leave on nodes: nothing but what must outlive them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

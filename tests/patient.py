@@ -1,7 +1,5 @@
 """Managers that are patient with a busy machine, for all tests that are not about timeouts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

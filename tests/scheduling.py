@@ -4,8 +4,6 @@ A Cluster or a group behind Sentinels takes seconds to start. Each is started on
 by default every worker gets tests of every deployment, so each worker would start all of them.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ from those before it; what only one module may do (read time, make tasks, talk t
 listed below with the reason.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -3,8 +3,6 @@
 A redesign may rewrite the tables; everything else must pass as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests that share servers run on one worker; all others go where there is room."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.scheduling import shared

@@ -4,8 +4,6 @@ Members of a class are its public attributes; a name that begins with an undersc
 business. What is public has a docstring.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The environment of programs whose coverage is not measured, because that would change them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

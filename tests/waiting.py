@@ -1,7 +1,5 @@
 """How tests wait: for a condition that can be seen, never for time that should be enough."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Servers that are not open to everybody."""
 
-from __future__ import annotations
-
 import pytest
 
 from asynclock.testing import Certificates, make_certificates

@@ -1,7 +1,5 @@
 """The least a user must be allowed, as docs/access.md says it, and what less than that means."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

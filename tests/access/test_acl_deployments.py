@@ -1,7 +1,5 @@
 """The least a user must be allowed where replicas, Sentinels or a Cluster take part."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """TLS, Unix sockets, IPv6, databases, users, passwords that rotate."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

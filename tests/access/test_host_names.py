@@ -1,7 +1,5 @@
 """A certificate for another host is refused, also one that a trusted authority has signed."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mistakes that waiting doesn't cure are ConfigurationErrors at once, and say what to write."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from functools import partial
 

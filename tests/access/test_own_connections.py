@@ -1,7 +1,5 @@
 """Clients with a connection class of their own: it is used, or refused, and never ignored."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from pathlib import Path

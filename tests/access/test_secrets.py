@@ -1,7 +1,5 @@
 """A canary for a password: it appears in no text of ours, whatever the deployment and the fault."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

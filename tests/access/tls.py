@@ -1,7 +1,5 @@
 """TLS in front of a plain server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

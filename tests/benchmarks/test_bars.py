@@ -1,7 +1,5 @@
 """Bars judge by their figures, and each has a case that is measured for it."""
 
-from __future__ import annotations
-
 from benchmarks import bars, kinds
 from benchmarks.results import Results
 from benchmarks.systems import FLOOR

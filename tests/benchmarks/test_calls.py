@@ -1,7 +1,5 @@
 """The count of calls finds the functions that an acquire runs."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.calls import measure

@@ -1,7 +1,5 @@
 """The tables of docs/capacity.md can be measured again."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

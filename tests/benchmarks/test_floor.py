@@ -1,7 +1,5 @@
 """The floor does on the servers what a plain Redlock does there, or it would be no limit."""
 
-from __future__ import annotations
-
 from asynclock.testing import local_servers
 from benchmarks.adapters.floor import Floor
 

@@ -1,7 +1,5 @@
 """Recorded histories are judged: two bodies at once, falling fences, and who waits for how long."""
 
-from __future__ import annotations
-
 from array import array
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The measurement of the live page measures something, at a size that takes a moment."""
 
-from __future__ import annotations
-
 from benchmarks.page import QUERIES, measure
 
 

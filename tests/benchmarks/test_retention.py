@@ -1,7 +1,5 @@
 """Names cost a node nothing once they are free."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.retention import measure

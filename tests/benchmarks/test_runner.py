@@ -1,7 +1,5 @@
 """The runner end to end on tiny settings: real servers, real worker processes."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """The scenarios with looping workers: their figures, and what they count as overtaken or split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a scenario puts around a lock does what its table says."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two managers of code that blocks, as of two processes on real servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ These points are the beginning of each Python function and the return from each 
 runs this in a process of its own, because exceptions of a profiler disturb the interpreter.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Locks for threads: the same exclusion, the same errors, the same end; no interruption."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Cancellations, exits and losses end the call that they reach, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

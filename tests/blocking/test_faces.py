@@ -1,7 +1,5 @@
 """What asynchronous code can do, code that blocks can do, too; each difference has its reason."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

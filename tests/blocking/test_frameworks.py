@@ -1,7 +1,5 @@
 """The programs that docs/blocking.md shows for Celery and Django, as they are printed there."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

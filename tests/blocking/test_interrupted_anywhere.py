@@ -1,7 +1,5 @@
 """A signal handler that raises, at any point of a lock's use, leaves nothing held."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What a thread passes to a blocking call reaches the asynchronous one; its result comes back."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Callable, Iterator

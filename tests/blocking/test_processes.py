@@ -1,7 +1,5 @@
 """Blocking locks where processes fork, are interrupted and end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

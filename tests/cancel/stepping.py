@@ -1,7 +1,5 @@
 """Cancels a coroutine at one await point, chosen by number: no luck, no sleeps."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Coroutine, Generator

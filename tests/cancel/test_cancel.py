@@ -3,8 +3,6 @@
 Ttls are long, so that what is gone was released and has not merely expired.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,7 +1,5 @@
 """The program as a process on real servers, and in this process on nodes in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """The schema in docs/json.md, and as much of JSON Schema as it needs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A pseudo-terminal with a program in it, typed at and read like a person would."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

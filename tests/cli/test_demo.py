@@ -1,7 +1,5 @@
 """The demo: what it sells and shows, and that nothing of it is left, however it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

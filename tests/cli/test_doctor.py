@@ -1,7 +1,5 @@
 """`asynclock doctor` on real servers: it finds what was planted, and nothing on healthy ones."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import datetime

@@ -1,7 +1,5 @@
 """What `asynclock doctor` says of nodes in memory: a planted mistake per row."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

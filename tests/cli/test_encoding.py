@@ -1,7 +1,5 @@
 """A terminal that lacks letters of a name shows them as escapes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`asynclock inspect` and `release`: who holds what, and taking it away."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """What `inspect`, `release` and `top --once` say of what nodes in memory keep."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Keys that `top` reads from a terminal, and the end of the terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

@@ -1,7 +1,5 @@
 """What `inspect` and `top` say when nodes are missing, and on terminals of any size."""
 
-from __future__ import annotations
-
 import json
 
 from asynclock.testing import LocalServer

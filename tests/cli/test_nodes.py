@@ -1,7 +1,5 @@
 """`asynclock nodes`: the record, steps, and what `doctor` says of them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -178,7 +176,7 @@ class Scene:
         self.steps, self.forget, self.dead, self.mute = steps, forget, dead, mute
         self.listed: Any = b""
 
-    def lists(self, reply: Any) -> Scene:
+    def lists(self, reply: Any) -> "Scene":
         self.listed = reply
         return self
 

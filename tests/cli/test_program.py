@@ -1,7 +1,5 @@
 """The program itself: help, mistakes, settings."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.metadata
 import os

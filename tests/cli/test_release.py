@@ -1,7 +1,5 @@
 """`asynclock release` on nodes in memory: from whom a lock is taken, and what is said about it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

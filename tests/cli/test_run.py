@@ -1,7 +1,5 @@
 """`asynclock run`: the command runs only under the lock, and ends with it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

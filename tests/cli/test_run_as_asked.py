@@ -1,7 +1,5 @@
 """`asynclock run` does what was asked, says what it waits for, and never shows a traceback."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

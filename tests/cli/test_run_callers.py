@@ -1,7 +1,5 @@
 """`asynclock run` under unusual callers: who ignores signals, passes files, or reaps no zombies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`run` and `top` on a terminal."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands whose user may not see the keys say so, and exit with 69."""
 
-from __future__ import annotations
-
 import pytest
 
 from asynclock.testing import LocalServer

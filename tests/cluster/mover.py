@@ -5,8 +5,6 @@ what a service does when it is started anew, without the gap: new calls use a ne
 old one is closed once its leases have ended. The file `moved-N` says which nodes process N uses.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

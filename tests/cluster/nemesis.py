@@ -1,7 +1,5 @@
 """Breaks a few of five real servers at a time, never a majority, until told to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -5,8 +5,6 @@ round's outage is the failover itself (about the time in which silence is believ
 and that wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -2,8 +2,6 @@
 it checked. The seed is printed; it fixes what is broken in which order, not the exact moments.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

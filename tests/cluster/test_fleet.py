@@ -5,8 +5,6 @@ locks again. Each process moves to the new nodes at a moment of its own, so both
 in use at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

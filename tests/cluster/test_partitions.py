@@ -4,8 +4,6 @@ Some clients see the old primary, which lives on, and one Sentinel of three; the
 majority, which has promoted a replica. At no moment may both sides hold a name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path

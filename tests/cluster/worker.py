@@ -3,8 +3,6 @@
 Run as `python -m tests.cluster.worker '{...}'`; see Orders.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The image whose servers run in containers, and the containers of the engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import docker

@@ -1,7 +1,5 @@
 """Servers in containers behave like servers that are processes, fault by fault."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The contract of the mutex over containers instead of processes, deployment by deployment."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

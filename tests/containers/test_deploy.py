@@ -1,7 +1,5 @@
 """The manifests in deploy/: nodes that keep each write grant at once, and forget no lease."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Every contract test runs on every face."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ A Face is what a test sees of one: addresses for `connect`, and a way to reach b
 the library. Whatever passes here on one face must pass on all.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field

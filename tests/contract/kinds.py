@@ -5,8 +5,6 @@ same code between their scripts and the nodes, so by day one deployment of each 
 reader excludes no other reader, and an election has other methods: both have tests of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The one matrix of deployments: a fixture that plays each test on the faces with these names."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 

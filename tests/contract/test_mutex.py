@@ -1,7 +1,5 @@
 """What a user may rely on, whatever the deployment and the kind of lock (kinds.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from functools import partial

@@ -10,8 +10,6 @@ Clusters name hosts and ports. Of these, all that connect by TCP and some of eac
 (STANDING) run every time, the rest is marked nightly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """A browser without a screen, driven by the WebDriver protocol over plain HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

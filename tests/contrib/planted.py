@@ -1,7 +1,5 @@
 """Locks and waiters on servers that have been there for a while, as of real clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The live page's server: what it answers to whom, and what its data says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Annotations are lazy here, as in many applications: FastAPI finds the names of this module only.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

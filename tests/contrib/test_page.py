@@ -1,7 +1,5 @@
 """The live page in a real browser: each part and control, names that attack, a bad night."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

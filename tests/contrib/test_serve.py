@@ -1,7 +1,5 @@
 """`asynclock serve` beside services: its address and token, settings that must agree, mistakes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -12,8 +12,6 @@ run like that (it needs Sentinel, a browser, an hour) names the test that shows 
 Fences in languages that nobody has thought about fail, so that no block escapes by its spelling.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

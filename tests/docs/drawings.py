@@ -4,8 +4,6 @@ A drawing has a lane per process or server, and time goes to the right. `test_sn
 the files with what this draws; the demo's screen is its real output, coloured by rich.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The page about the architecture names files and functions that exist, and comes first."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Each row of docs/faults.md names tests that exist."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

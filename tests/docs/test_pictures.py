@@ -1,7 +1,5 @@
 """The built pages in a browser: three widths, light and dark; nothing is cut off or unreadable."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Each public name has an entry in the reference."""
 
-from __future__ import annotations
-
 import re
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Everything the documentation says in code is run; everything it points at exists."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """Batches for the tests: many names in one tick, and what the nodes execute and keep."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

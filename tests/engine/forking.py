@@ -1,7 +1,5 @@
 """Programs that fork, run by test_fork.py as `python -m tests.engine.forking CASE URL...`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`aclose` leaves nothing behind: no key, no connection, no task, however it is interrupted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

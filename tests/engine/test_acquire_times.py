@@ -1,7 +1,5 @@
 """What a call makes of slow nodes, a short timeout and a busy event loop. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

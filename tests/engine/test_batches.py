@@ -3,8 +3,6 @@
 Calls that end early and nodes that fail cost no other name, and leave no key behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """What jumps of clocks and errors of nodes mean for requests that are under way."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

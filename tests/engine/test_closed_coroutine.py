@@ -1,7 +1,5 @@
 """A coroutine that is closed, as one is whose task was dropped, leaves its place and its lease."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

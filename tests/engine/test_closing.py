@@ -1,7 +1,5 @@
 """A manager that is closed while tasks of it are about to win leaves no lease and no key."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

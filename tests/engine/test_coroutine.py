@@ -1,7 +1,5 @@
 """What `acquire` returns is a coroutine: everything that takes a coroutine takes it."""
 
-from __future__ import annotations
-
 import asyncio
 import collections.abc
 import gc

@@ -3,8 +3,6 @@
 All is tried in virtual time, where no busy machine is late; one lock also on real servers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

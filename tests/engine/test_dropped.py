@@ -1,7 +1,5 @@
 """Objects dropped without a close or release warn, and their work ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

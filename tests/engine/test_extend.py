@@ -1,7 +1,5 @@
 """What `extend` accepts, and what a lease is good for while its answer is out. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """What becomes of a lease: handed on, renewed, lost, released, put back. In virtual time."""
 
-from __future__ import annotations
-
 import pytest
 
 import asynclock

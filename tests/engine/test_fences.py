@@ -1,7 +1,5 @@
 """Blocks of fences: cancelled successors change nothing about the order. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

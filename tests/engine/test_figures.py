@@ -1,7 +1,5 @@
 """What a manager counts, logs and forgets, and what its closing says. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """A forked child sends nothing on inherited connections, and doesn't count as the holder."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

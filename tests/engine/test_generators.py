@@ -1,7 +1,5 @@
 """A lease that is lost inside an async generator: its consumer gets LeaseLostError."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """How long a name is free while somebody waits for it, without any fault. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

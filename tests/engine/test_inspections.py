@@ -1,7 +1,5 @@
 """What people are told about a name: its owner, its waiters, and why they did not get it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

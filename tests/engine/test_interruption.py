@@ -1,7 +1,5 @@
 """One cancellation ends the body of a lease that was lost, and is never confused with others."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What a lease says at the very moment of its end, and how a closed coroutine ends it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

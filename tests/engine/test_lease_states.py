@@ -1,7 +1,5 @@
 """What a lease says of itself while it is held, entered, lost and released. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from typing import Any

@@ -1,7 +1,5 @@
 """No task waits longer than necessary. In virtual time, so a late one is late by its own fault."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A loss is never silent and never late."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

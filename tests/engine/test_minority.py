@@ -1,7 +1,5 @@
 """Waiters that reach only a minority of the nodes keep no place there. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Waiters of several processes go in the order of their tickets; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

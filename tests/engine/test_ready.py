@@ -1,7 +1,5 @@
 """How long `ready` waits, and that no call waits for votes that can't come in its time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

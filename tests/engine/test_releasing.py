@@ -1,7 +1,5 @@
 """When a release or a check is certain, and what the nodes' answers to it mean."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

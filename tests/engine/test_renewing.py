@@ -1,7 +1,5 @@
 """When leases are renewed, together and again, and what is said of those that were not."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

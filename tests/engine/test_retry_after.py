@@ -3,8 +3,6 @@
 In virtual time, on three nodes, with two processes as far as locks can tell.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Rivals for a free name: among calls that don't wait exactly one wins. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """A call that waits, is cancelled, or is cut off by the close of its manager leaves nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

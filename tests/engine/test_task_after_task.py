@@ -1,7 +1,5 @@
 """What one task of a process leaves to the next: outages, turns, and no timers. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

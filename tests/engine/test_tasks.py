@@ -1,7 +1,5 @@
 """Tasks that share and pass on leases: who waits for itself, who may leave, whom a loss ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

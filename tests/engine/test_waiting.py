@@ -1,7 +1,5 @@
 """The local queue, hand-overs and wake-ups: nothing is lost and no task starves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

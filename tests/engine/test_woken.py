@@ -1,7 +1,5 @@
 """A release wakes the right waiters of a name, or of several names; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 from unittest import TestCase

@@ -1,7 +1,5 @@
 """Three nodes in memory and a manager that has met them, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine

@@ -3,8 +3,6 @@
 A peer runs in its environment of the benchmarks, or in this interpreter if that has its packages.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

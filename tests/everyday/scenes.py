@@ -4,8 +4,6 @@ A scene needs real servers and several processes. It runs any system that has an
 what the scene asks for. Times are in seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

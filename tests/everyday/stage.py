@@ -1,7 +1,5 @@
 """Servers, and processes of one system on them, for the everyday scenes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

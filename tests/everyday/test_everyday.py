@@ -7,8 +7,6 @@ Where a peer can do the same, it runs too; a peer is held only to what it promis
 `nox -s everyday` prints the figures of all systems side by side.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ answers, and some more. Peers run it in their own environments, so it imports on
 library and the benchmarks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The examples that are whole applications, run as their readers run them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

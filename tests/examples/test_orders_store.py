@@ -1,7 +1,5 @@
 """The store of `examples/fastapi_orders`, in both databases it says it works with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

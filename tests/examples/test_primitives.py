@@ -1,7 +1,5 @@
 """The examples of the primitives run, and show what they say."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

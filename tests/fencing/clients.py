@@ -1,7 +1,5 @@
 """Clients of stores: one that only notes what it is asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """A Redis server of each test's own, and a PostgreSQL server of the run's own."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """The code of docs/fencing.md, by the test that shows it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.docs import blocks

@@ -1,7 +1,5 @@
 """The headers of a fence: what is read, what is refused, and what a refused sender is told."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

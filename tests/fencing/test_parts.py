@@ -1,7 +1,5 @@
 """Slots of a semaphore and sides of a read-write lock: each holder gets through, no stale one."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

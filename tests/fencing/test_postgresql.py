@@ -1,7 +1,5 @@
 """The recipe for SQL, as the documentation prints it, on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A stale holder cannot write to Redis, whatever it tries: on real servers."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

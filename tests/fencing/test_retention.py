@@ -1,7 +1,5 @@
 """Records of a fenced store expire, and no stale holder is accepted all the same."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

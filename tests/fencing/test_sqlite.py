@@ -1,7 +1,5 @@
 """The recipe for SQL, as the documentation prints it, on SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stamps hold valid values only, errors keep their evidence, and what one process remembers."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import dataclass

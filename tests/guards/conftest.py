@@ -1,7 +1,5 @@
 """Two clients that see different parts of a set of nodes, as in the textbook counter-examples."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

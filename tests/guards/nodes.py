@@ -1,7 +1,5 @@
 """Nodes in memory for the guards of one node and of the set; in virtual time."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Callable, Iterable

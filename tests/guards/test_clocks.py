@@ -3,8 +3,6 @@
 https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

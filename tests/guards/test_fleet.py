@@ -1,7 +1,5 @@
 """The steps of a fleet: what they wait for, refuse, leave at the nodes and tell. Virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

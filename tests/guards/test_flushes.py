@@ -1,7 +1,5 @@
 """A server reports a flush of any of its databases to all clients: only that of ours counts."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

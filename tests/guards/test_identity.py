@@ -1,7 +1,5 @@
 """Nodes that are not what the address list says: the same one twice, a replica, an evicting one."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

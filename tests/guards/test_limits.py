@@ -3,8 +3,6 @@
 A limit that is lifted one day turns its test red: then the page must promise more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Literal

@@ -1,7 +1,5 @@
 """What may happen while a request is on its way. In virtual time, to the millisecond."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine

@@ -4,8 +4,6 @@ The same as tests/cluster/test_fleet.py, without processes and sockets: so the t
 is what the rules cost, on any machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

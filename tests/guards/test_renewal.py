@@ -1,7 +1,5 @@
 """What a node in quarantine may say about a lease that is held already."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

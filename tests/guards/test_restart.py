@@ -1,7 +1,5 @@
 """A node that may have forgotten leases does not vote until each of them has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

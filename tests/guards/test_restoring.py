@@ -1,7 +1,5 @@
 """A node that lost a lease's key takes it back when it votes: a rolling restart loses none."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How often and how soon a node that forgot a lease's key is asked to take it back."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

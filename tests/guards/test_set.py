@@ -1,7 +1,5 @@
 """Clients whose nodes are not those that the fleet's record names."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """What a client makes of the records that its nodes keep, and what it tells them. Virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The table of threats names tests; each of them exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A lock of another client, written after docs/protocol.md alone: plain commands, one server."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 

@@ -3,8 +3,6 @@
 So a fleet can migrate service by service. Tested against the real libraries.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

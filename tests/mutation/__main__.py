@@ -1,7 +1,5 @@
 """Play mutants of the library and see whether tests fail: `nox -s mutation -- --help`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

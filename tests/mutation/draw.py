@@ -1,7 +1,5 @@
 """Which mutants are played: a draw of all, those of changed lines, or named ones."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Mutants of Lua, from a small tokenizer: the same operators as for Python."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

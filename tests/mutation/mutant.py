@@ -1,7 +1,5 @@
 """A mutant: one small change of one file, made from the file's text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

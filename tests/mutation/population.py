@@ -1,7 +1,5 @@
 """All mutants of the library."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from tests.mutation import lua, python

@@ -1,7 +1,5 @@
 """Mutants of Python, from the syntax tree, whose positions tell what to replace in the text."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

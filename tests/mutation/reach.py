@@ -1,7 +1,5 @@
 """Which tests can notice a mutant: those that run its lines, the fastest first."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import json

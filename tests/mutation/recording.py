@@ -5,8 +5,6 @@ end. Contexts of coverage itself would be a row for each test and branch: hundre
 program that a test starts writes a file of its own, whose name has the test's mark.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -4,8 +4,6 @@ One process imports pytest and what tests need, but nothing of asynclock, and fo
 that saves a second apiece. Forked children run in folders of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

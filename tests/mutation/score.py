@@ -1,7 +1,5 @@
 """What a draw says: its score, whether that is too low, and the page `docs/mutations.md`."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import defaultdict
 from collections.abc import Sequence

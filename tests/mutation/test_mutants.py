@@ -1,7 +1,5 @@
 """The generator: each operator's mutants, each a change of one place that its language reads."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.mutation import draw, lua, population, python, score

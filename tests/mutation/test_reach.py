@@ -1,7 +1,5 @@
 """Which tests are chosen for a mutant, from a record."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever is wrong with an address or a setting is said at the earliest moment, in our words."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A Cluster whose servers the test makes up: views, primaries, clocks, acknowledgements."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

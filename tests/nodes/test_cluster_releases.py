@@ -1,7 +1,5 @@
 """Commands to a Cluster whose slots move, and releases to servers that come and go."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

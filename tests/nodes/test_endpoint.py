@@ -1,7 +1,5 @@
 """What an address of a node means: host, port, database, login and TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a client notices of nodes that fall silent, break, forget or have another clock."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """What a new connection asks a server, and what the client makes of each answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -3,8 +3,6 @@
 With acks="all" a client that saw that a replica had every grant need not wait for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A busy loop of our own doesn't count as a fault of the nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

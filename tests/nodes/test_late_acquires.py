@@ -1,7 +1,5 @@
 """Keys that a broken connection leaves on a server must not wait for the end of their ttl there."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The link and the node: order, deadlines, scripts that were forgotten, connections that break."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

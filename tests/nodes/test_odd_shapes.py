@@ -1,7 +1,5 @@
 """A reply of a shape that its command never has is a Failure of its node, and of nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What is kept for a node that comes and goes: one entry per lease, nothing that can't matter."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

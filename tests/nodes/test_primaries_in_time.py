@@ -1,7 +1,5 @@
 """Servers that are met as primaries, whose replicas may have to acknowledge, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

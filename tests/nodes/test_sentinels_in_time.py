@@ -1,7 +1,5 @@
 """Servers behind Sentinels that the test makes up, in virtual time; the real: tests/replicated."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -4,8 +4,6 @@ A server out of memory answers each request. Near the end of the caller's timeou
 for another answer, but that is not the cause.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A primary that others may replace: behind Sentinels, or in a Cluster whose servers watch it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

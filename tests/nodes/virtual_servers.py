@@ -3,8 +3,6 @@
 Each server has a host and a port, tells what a test lets it tell, and keeps what it was asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
@@ -117,7 +115,7 @@ class ClusterServer(Server):
             return ReplyError(error)
         return super().answer(client, words)
 
-    def owner(self, slot: int) -> ClusterServer | None:
+    def owner(self, slot: int) -> "ClusterServer | None":
         found = (servers[0] for first, last, servers in self.shards if first <= slot <= last)
         return next(found, None)
 

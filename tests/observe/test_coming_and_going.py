@@ -1,7 +1,5 @@
 """An observer gets all events until it is removed, and can't break a lock."""
 
-from __future__ import annotations
-
 import asyncio
 
 import asynclock

@@ -1,7 +1,5 @@
 """Each figure and span of telemetry as a whole: what an operator reads beside the number."""
 
-from __future__ import annotations
-
 from contextvars import copy_context
 
 import pytest

@@ -1,7 +1,5 @@
 """What telemetry makes of events that come late, or of which it knows nothing."""
 
-from __future__ import annotations
-
 from asynclock import events
 from tests.observe.test_observers import Otel
 

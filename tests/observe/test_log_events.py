@@ -1,7 +1,5 @@
 """Which events LogEvents leaves to the library's own lines."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What is logged of nodes without any set-up: one WARNING per outage, one INFO at its end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

@@ -1,7 +1,5 @@
 """What observers make of events, on real servers; and that they can break nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -44,7 +42,7 @@ class Otel:
             tracer_provider=self.tracers, meter_provider=self.meters, patterns=patterns
         )
 
-    def beside(self) -> Otel:
+    def beside(self) -> "Otel":
         """Return the telemetry of another process, with the same exporter."""
         other = Otel()
         other.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))

@@ -1,7 +1,5 @@
 """The Prometheus block of docs/observability.md, and the rules and the board beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

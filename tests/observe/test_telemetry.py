@@ -1,7 +1,5 @@
 """Spans and figures of single events: their lengths, their kinds, their names."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from contextvars import copy_context

@@ -5,8 +5,6 @@
 Imports nothing of the test suite, and asynclock only as it was installed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.metadata
 import json

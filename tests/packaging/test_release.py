@@ -1,7 +1,5 @@
 """What a release makes of the README and of the fragments."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

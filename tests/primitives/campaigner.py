@@ -1,7 +1,5 @@
 """A process that campaigns, leads, and is killed: `campaigner.py HISTORY TTL URL...`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

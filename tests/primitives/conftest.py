@@ -1,7 +1,5 @@
 """The deployments that every primitive is tried on: one server, and five masters, hurt or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

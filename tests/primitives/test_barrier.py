@@ -1,7 +1,5 @@
 """Barriers: who counts, for how long, and who learns of an abort or a reset, as in asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

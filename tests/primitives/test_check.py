@@ -1,7 +1,5 @@
 """`lease.check()`: what the nodes say about a lease, on every deployment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

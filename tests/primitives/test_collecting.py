@@ -1,7 +1,5 @@
 """Several leases of one call: the gate, who waits at it, tries, and who may leave. Virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from typing import Any

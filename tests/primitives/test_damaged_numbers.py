@@ -1,7 +1,5 @@
 """A number of ours that somebody has changed by hand is refused, and the error names its key."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

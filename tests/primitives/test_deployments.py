@@ -4,8 +4,6 @@ More is tried elsewhere, on one server and on five masters; here it is the essen
 a primary with replicas, Sentinels, a Cluster or masters of which some are missing decide.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 

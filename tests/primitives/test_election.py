@@ -1,7 +1,5 @@
 """Election: one term at a time, when its value is published, and what observers see."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """The fair lock: first come, first served, and dead waiters are skipped."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

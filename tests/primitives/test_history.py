@@ -1,7 +1,5 @@
 """What really happened while nodes froze: no two bodies at once that may not, fences that rise."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Holds on several leases, and several holds on one lease, when one ends before the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable

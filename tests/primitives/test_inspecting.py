@@ -1,7 +1,5 @@
 """What a manager says about all that is held, and since when, on every deployment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

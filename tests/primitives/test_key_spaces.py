@@ -1,7 +1,5 @@
 """Locks, counters and records of neighbouring prefixes and names leave each other alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

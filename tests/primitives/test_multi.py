@@ -1,7 +1,5 @@
 """Several mutexes as one: all or nothing, no deadlock, nothing partial."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

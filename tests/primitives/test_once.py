@@ -1,7 +1,5 @@
 """`once` where things fail: at most one result is kept, and what fails leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The read-write lock: readers together, writers alone, turns, and changes between both sides."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 from typing import Any

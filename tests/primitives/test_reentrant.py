@@ -1,7 +1,5 @@
 """The reentrant lock: inner holds cost nothing and end in any order."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

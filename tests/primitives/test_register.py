@@ -1,7 +1,5 @@
 """Event, latch and barrier: what one process says, all see, with a minority of nodes hurt."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """A detached lease where things fail: at most one call resumes it, and it ends by its ttl."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Counters of unused names expire, and the fences of these names rise all the same."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

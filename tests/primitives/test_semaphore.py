@@ -1,7 +1,5 @@
 """The semaphore: never more holders than permits, whatever fails."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

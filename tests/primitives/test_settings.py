@@ -1,7 +1,5 @@
 """Settings and arguments: each has its effect, and a wrong one is refused in words that name it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Events and latches in virtual time: what is stored, how long calls take, what is given back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The decorator: names from arguments, the signature kept, mistakes found when decorating."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

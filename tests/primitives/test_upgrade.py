@@ -1,7 +1,5 @@
 """Readers that become writers and writers that go on as readers, on every deployment."""
 
-from __future__ import annotations
-
 import asyncio
 
 import asynclock

@@ -1,7 +1,5 @@
 """Inspections show the waiters of a name, in all processes and in order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Primaries with replicas, with and without Sentinels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

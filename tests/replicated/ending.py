@@ -3,8 +3,6 @@
 Arguments: how the loop ends, and the addresses of the nodes. It prints a line once all is held.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """A grant counts once enough replicas have it; WAIT is shared; a held lease outlives a lag."""
 
-from __future__ import annotations
-
 import pytest
 
 import asynclock

@@ -1,7 +1,5 @@
 """Acks that can never be met are a mistake, and the error names what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ Every kind of node finds its servers by name: a server, Sentinels and the primar
 and the servers that a Cluster announces.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """A Cluster: requests go to the server of each name's slot, however slots move."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """Grants that are on disk when they count: WAITAOF on real servers (Redis 7.2 and later)."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

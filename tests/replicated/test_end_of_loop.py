@@ -1,7 +1,5 @@
 """A loop that ends cancels all tasks together; what they held and waited for is free at once."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

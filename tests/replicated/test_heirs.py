@@ -3,8 +3,6 @@
 All else that may happen to an heir is in tests/nodes/test_heirs_in_time.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 

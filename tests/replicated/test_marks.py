@@ -1,7 +1,5 @@
 """A promoted replica may have missed a grant: it has no vote until that grant must have ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Primaries behind Sentinels: found, left when replaced, and several of them as a quorum."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from functools import partial

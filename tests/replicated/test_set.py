@@ -1,7 +1,5 @@
 """The record of the set where a node is a primary with replicas, or a group behind Sentinels."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Topologies take seconds to start: each is started once per worker, repaired and emptied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Which replicas are believed to have every grant. tests/model shows why each rule is needed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

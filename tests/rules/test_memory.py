@@ -1,7 +1,5 @@
 """What a register may believe of nodes that restart empty: every history of a few steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import inf

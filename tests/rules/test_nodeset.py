@@ -1,7 +1,5 @@
 """The record of a set of nodes: steps, and the clients that they allow."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

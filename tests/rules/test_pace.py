@@ -1,7 +1,5 @@
 """When a name is likely to be free, from what one process has seen of it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pauses stay within their bounds, whatever the servers said."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The verdict is total, early and never wrong, for every N and every order of answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

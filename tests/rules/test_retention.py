@@ -1,7 +1,5 @@
 """For how long a fence counter is kept: the figures on which the promise about fences rests."""
 
-from __future__ import annotations
-
 import pytest
 
 from asynclock import ConfigurationError

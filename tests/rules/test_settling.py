@@ -1,7 +1,5 @@
 """When a call that nobody made wait knows that somebody has the name."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

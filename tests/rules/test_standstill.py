@@ -1,7 +1,5 @@
 """Every jump of a quorum counts, and once, in whichever order the nodes tell of it."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

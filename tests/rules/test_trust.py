@@ -1,7 +1,5 @@
 """Which node may vote, decided from its facts alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ Prints each seed that fails, with how to play it again, and in the end how often
 place. Ends with status 1 if any seed failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Plans that often do what one rule of the protocol guards against."""
 
-from __future__ import annotations
-
 from tests.simulation.plan import BRIEF_LEASES, MINORITY, STEPS, Plan
 from tests.simulation.world import Nature
 

@@ -1,7 +1,5 @@
 """What a kind of schedule is: which operations and faults go together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.simulation.faults import ALONE, FAULTS

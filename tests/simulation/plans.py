@@ -6,8 +6,6 @@ hand-overs, jumps and delays happen as often as acquires, so that the mix notice
 broken: `test_a_sabotage_is_caught_by_the_ordinary_mix`.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

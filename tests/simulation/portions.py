@@ -1,7 +1,5 @@
 """What one process of many plays of a range of seeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.simulation.scenario import play

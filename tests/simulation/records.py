@@ -4,8 +4,6 @@ Overlaps and fences are judged twice: from the recorded history by the library's
 while the run goes on, by what each process would say of its leases at that moment.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Each replaces a function of Python or of a script by one that does something els
 of a script lie. They name what they replace and say nothing of its text, so the code can change.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math

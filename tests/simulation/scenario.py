@@ -1,7 +1,5 @@
 """One random schedule: clients at work, faults, and what must be true in spite of them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ A failing seed is printed; `python -m tests.simulation --seeds 1 --first SEED` p
 for step.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

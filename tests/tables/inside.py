@@ -1,7 +1,5 @@
 """What tests with public names need of the inside: all of it is here, for a redesign to rewrite."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """A client by hand, of a node in memory or of a server: what arrives, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from typing import Any

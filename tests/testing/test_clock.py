@@ -1,7 +1,5 @@
 """A jumped clock moves the server's wall clock, and nothing else."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

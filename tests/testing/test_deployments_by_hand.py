@@ -1,7 +1,5 @@
 """When deployments count as ready, and how they fail over; the test plays their servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The checker finds what is planted, finds nothing in clean histories, and is never told wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The load of the benchmarks counts what happened: cycles, overlaps, errors, endless calls."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Nodes in memory, virtual time and the fault switches, as users' tests see them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

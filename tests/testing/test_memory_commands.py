@@ -1,7 +1,5 @@
 """The commands of a node in memory: what it replies and pushes is what a real server does."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

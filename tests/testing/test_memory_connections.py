@@ -1,7 +1,5 @@
 """Connections of a node in memory: their ends, its faults, and what it says of itself."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pytest plugin, in suites of its users: each runs in a process of its own."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which programs are servers, compilers and container engines; each of them is a script here."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every fault of the proxy happens to a real client of a real server, and ends when healed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """A rival that holds a name, and a lease that a test takes away."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every switch of a local server does to a real server what it says."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """How servers start, fail to start, end and start again; their processes, ports and folders."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Certificates of an authority of our own, on a real TLS server."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

@@ -1,7 +1,5 @@
 """Deployments are ready when they say so, and a failover is one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

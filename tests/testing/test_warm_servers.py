@@ -1,7 +1,5 @@
 """Servers that one test after another gets, and the fixtures that lend them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The command line of a server, the files beside it, and the addresses of its clients."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How the type checkers are called."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What type checkers say of a user's module, in their strict modes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -7,8 +7,6 @@ By default both report coroutines of one class only, that of `async def`, and no
 not be entered. So mypy needs "unused-awaitable", and pyright reportUnusedCallResult.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A user's module: every public way to get and hold a lock, for type checkers only."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Annotated, Any, assert_type

@@ -1,7 +1,5 @@
 """Managers, locks and leases can't be copied or pickled, and say so once."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an error is, what it carries, and what it means to callers who know Python's own errors."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 

@@ -1,7 +1,5 @@
 """Calls by hand of a lock's class, and words of other libraries, are answered with our words."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

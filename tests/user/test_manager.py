@@ -1,7 +1,5 @@
 """Each setting of `connect` and of a manager's methods takes effect; a manager ends as it says."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

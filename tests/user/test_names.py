@@ -1,7 +1,5 @@
 """What a log line or an interactive session shows of the package and its objects."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import subprocess

@@ -1,7 +1,5 @@
 """Arguments of other libraries get an error with our argument; what may be passed on is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """What is taken out of texts that may have a password, and authorities that nodes share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

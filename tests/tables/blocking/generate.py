@@ -6,8 +6,6 @@ of tasks. Of a docstring the file has the first line; `describe` adds the rest a
 thread does in another way is written by hand in the classes they inherit from.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

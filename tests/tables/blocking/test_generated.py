@@ -1,7 +1,5 @@
 """The classes for threads are those that the asynchronous classes say."""
 
-from __future__ import annotations
-
 import ast
 
 from tests.tables.blocking.generate import FILE, generated

@@ -1,7 +1,5 @@
 """The event loop behind the threads: interrupted calls, what stays, how it starts and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

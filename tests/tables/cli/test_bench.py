@@ -1,7 +1,5 @@
 """`asynclock bench`: which loads it runs, and what it makes of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The command of `asynclock run`: its signals, its end, and the terminal that it is lent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

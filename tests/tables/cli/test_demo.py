@@ -1,7 +1,5 @@
 """The parts of the demo: what an act does and how its end is told, and how an order is guarded."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

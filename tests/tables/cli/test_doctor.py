@@ -1,7 +1,5 @@
 """What `asynclock doctor` makes of Sentinels, Clusters, TLS, other hosts and odd clocks: tables."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether a process of a command's group still runs, by what /proc shows."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

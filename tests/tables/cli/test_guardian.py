@@ -1,7 +1,5 @@
 """The guardian of `asynclock run`: whom it kills, when, and what it outlives."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

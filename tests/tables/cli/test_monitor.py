@@ -1,7 +1,5 @@
 """How a monitor tells ends apart, and how a survey reads replies: tables of looks and replies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tables and texts: they fit the terminal, change nothing in a pipe, and obey no stranger."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """When `asynclock run` ends its command: with nodes in memory, in virtual time, and no process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

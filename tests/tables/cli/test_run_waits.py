@@ -1,7 +1,5 @@
 """How `asynclock run` begins: its settings, its wait for the lock, and what it says meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

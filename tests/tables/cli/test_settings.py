@@ -1,7 +1,5 @@
 """Which settings a command works with: those of its options, of the environment, of a file."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The screen of `asynclock top`: its rows, their order, its keys, and when it asks again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -5,8 +5,6 @@ the waiters and what the page has seen are made up, so that nobody waits for min
 page is that of an application that takes locks, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

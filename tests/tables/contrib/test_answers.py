@@ -1,7 +1,5 @@
 """Each answer to an error of a lock, and to a question about the health of the nodes."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

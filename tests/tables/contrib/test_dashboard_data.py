@@ -1,7 +1,5 @@
 """The data of the live page: how often nodes are asked, what is wrong, rows, charts, streams."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

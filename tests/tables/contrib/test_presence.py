@@ -5,8 +5,6 @@ A handler's steps: "lock" (it takes a lock), "get" (it receives), "answer" (it h
 client sends, and a number is how many of them are not read yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """One request to three nodes: their replies in any order, what comes of it, and what is sent."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The tasks of a manager, the clock that it reads, and its sockets in a forked child."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib.util

@@ -1,7 +1,5 @@
 """How long a call asks the nodes, when it asks again, and with what it ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field

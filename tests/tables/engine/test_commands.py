@@ -1,7 +1,5 @@
 """The commands that the engine builds, word by word, and the reply to one for several names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What stays in memory of what is over, which only the inside shows."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

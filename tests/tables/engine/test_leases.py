@@ -1,7 +1,5 @@
 """What replies about a lease that is held mean: released, checked, renewed, passed on."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """For how long a process keeps a name that it has freed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from asynclock._engine.grant import LocalQueue

@@ -1,7 +1,5 @@
 """The moments at which grants are looked at, against a plain list of the grants."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

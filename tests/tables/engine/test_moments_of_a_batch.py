@@ -3,8 +3,6 @@
 As when Python collects calls that refer to each other, which it may do at any moment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

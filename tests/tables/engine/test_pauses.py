@@ -1,7 +1,5 @@
 """How long a call waits between two attempts, and what ends the wait."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from types import SimpleNamespace

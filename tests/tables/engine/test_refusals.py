@@ -1,7 +1,5 @@
 """What each error of a call in vain says and carries, and what people see of a name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast

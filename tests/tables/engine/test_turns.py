@@ -1,7 +1,5 @@
 """Turns, tickets and pushes, where only the inside shows what is sent. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack

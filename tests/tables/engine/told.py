@@ -1,7 +1,5 @@
 """Nodes in memory that reply what a row says, and what they were sent. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

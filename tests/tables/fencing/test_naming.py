@@ -1,7 +1,5 @@
 """How a template names a lock: its fields, what it lacks, and what it makes of a request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

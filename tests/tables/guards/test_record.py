@@ -1,13 +1,11 @@
 """How a node keeps the record of the set: the script that tells it, and a full connection."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 
 import asynclock
-from asynclock._nodes import record
+from asynclock._nodes import own_keys
 from asynclock.testing.memory import MemoryNode
 from tests.guards.nodes import RECORD, SETTINGS, pushed
 from tests.waiting import in_virtual_time, until
@@ -33,7 +31,7 @@ async def test_a_node_takes_a_record_that_nobody_has_overtaken(
     node = MemoryNode()
     for field, word in zip(FIELDS, before.split(), strict=False):
         await node.command("HSET", "r", field, word)
-    script = record.SCRIPT.source
+    script = own_keys.RECORD.source
     assert await node.command("EVAL", script, 1, "r", *told.split(), 90_000) == reply
     assert await node.command("HMGET", "r", *FIELDS) == after.split()
     assert not reply or 80_000 < await node.command("PTTL", "r") <= 90_000

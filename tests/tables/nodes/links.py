@@ -4,8 +4,6 @@ A line is what happens, and behind ` -> ` all that is heard because of it. Reque
 their words: `a` is a command of the server's own, `acquire me` the operation of a script.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import ssl

@@ -4,8 +4,6 @@ A line is what happens, and behind ` -> ` all that is heard because of it: what 
 connection, what becomes of each request, who is woken.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +32,7 @@ CLOCK = 1_700_000_000.0
 class HandLink:
     """A link that tells what is sent on it, and which the table ends."""
 
-    def __init__(self, hand: Hand) -> None:
+    def __init__(self, hand: "Hand") -> None:
         self.hand = hand
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stalled_since = 0.0

@@ -1,7 +1,5 @@
 """What a link to a primary sends around its grants, and which of them count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

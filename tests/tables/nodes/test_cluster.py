@@ -1,7 +1,5 @@
 """What becomes of one command to a Cluster, by the replies and the states of its servers."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What goes to all nodes of a manager and what it makes of their facts; pushes; confirmations."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a primary tells around a WAIT, what a client makes of its looks at it, and its mark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

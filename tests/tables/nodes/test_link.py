@@ -1,7 +1,5 @@
 """What one link sends, who gets which answer, when a server counts as silent, and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from typing import Any

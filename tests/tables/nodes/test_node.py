@@ -3,8 +3,6 @@
 Nodes with servers in memory are in tests/nodes; here, the table opens and ends the connections.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is made of replies: errors, redirects, views of a Cluster, opinions of Sentinels, INFO."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is logged of a node by its steps, and that no event is made for nobody."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

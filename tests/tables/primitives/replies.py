@@ -16,8 +16,6 @@ the row begins. `sleep` moves the clock by milliseconds, `listen` and `quiet KEY
 clients are told of a change: rows with one of these, or `still`, need a node whose clock stands.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The same random state is made twice on a server, under two sets of names: one ba
 first, single calls on the second. Replies and all that is stored afterwards must be alike.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator, Sequence

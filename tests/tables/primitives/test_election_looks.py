@@ -1,7 +1,5 @@
 """How often an election looks at the nodes, and what it watches meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

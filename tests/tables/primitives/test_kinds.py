@@ -1,7 +1,5 @@
 """What primitives declare of themselves is all that tools know of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

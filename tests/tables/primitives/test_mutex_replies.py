@@ -1,7 +1,5 @@
 """What the scripts of a mutex reply and leave behind: its queue, slots and batches (lock.lua)."""
 
-from __future__ import annotations
-
 # Mutants of a script are shown first to the tests that import its module.
 from asynclock._primitives import lock  # noqa: F401
 from tests.tables.primitives.replies import played

@@ -1,7 +1,5 @@
 """What a process remembers of reentrant holds: nothing of those that have ended."""
 
-from __future__ import annotations
-
 from asynclock._primitives.reentrant import _inherited
 from tests.engine.virtual_nodes import Nodes, start, virtual_single
 

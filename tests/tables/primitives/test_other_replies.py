@@ -1,7 +1,5 @@
 """What the scripts reply: fences and late requests in every way, several names, registers."""
 
-from __future__ import annotations
-
 # Mutants of a script are shown first to the tests that import its module.
 from asynclock._primitives import lock, multi, readwrite, register  # noqa: F401
 from tests.tables.primitives.replies import played

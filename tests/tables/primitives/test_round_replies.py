@@ -1,7 +1,5 @@
 """How the replies of three nodes about a register count, in the order in which they come."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the scripts of a read-write lock reply and leave behind: read.lua, write.lua, phases.lua."""
 
-from __future__ import annotations
-
 # Mutants of a script are shown first to the tests that import its module.
 from asynclock._primitives import readwrite  # noqa: F401
 from tests.tables.primitives.replies import played

@@ -1,7 +1,5 @@
 """Which slot of a semaphore is asked for after a refusal."""
 
-from __future__ import annotations
-
 import pytest
 
 from asynclock._primitives.semaphore import slot

@@ -1,7 +1,5 @@
 """The waiters of a name, and their order, after what the nodes have said."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

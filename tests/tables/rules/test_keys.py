@@ -1,7 +1,5 @@
 """No two different things share a key, whatever prefixes and names people choose."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

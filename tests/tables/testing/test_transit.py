@@ -1,7 +1,5 @@
 """One connection through a fault proxy, in virtual time: what either socket gets, and when."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

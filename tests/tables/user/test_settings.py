@@ -1,7 +1,5 @@
 """What each kind of setting may be, what is said of a wrong one, and what a manager goes by."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import math
