@@ -24,7 +24,7 @@ from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
-from ._primitives.lock import FairLock, Lock, Resume, spec, spec_of
+from ._primitives.lock import FairLock, Lock, resume, spec, spec_of
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
@@ -312,7 +312,7 @@ class LockManager(_settings.Answering):
         what = spec_of(detached, defaults.prefix)
         given: HoldSettings = {"ttl": detached.ttl, **settings}
         options, _ = defaults.read(given, detached.at_least or None)
-        return await Resume(self._engine, what, options, detached)
+        return await resume(self._engine, what, options, detached)
 
     async def release_held(
         self, name: str, *, owner: str | None = None, force: bool = False

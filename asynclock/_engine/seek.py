@@ -210,6 +210,8 @@ class Seek:
         self._outage_since, self.contended, self._queue.unanswered = None, attempt, None
         self._queue.holder = attempt.holder
         ends = self._once or self._late()
+        if self._once and self._spec.exempt:  # of a detached lease: nothing can free it for us
+            raise refusals.refused(attempt)
         if ends or not self._waits:
             spec = await self._settle(attempt)
             if spec is not None:

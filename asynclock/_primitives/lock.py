@@ -14,18 +14,15 @@ from typing import Final
 
 from .. import _settings
 from .._engine.acquire import Acquire
-from .._engine.ask import Attempt
-from .._engine.context import closed
 from .._engine.ending import Detached, no_such
 from .._engine.engine import Engine
-from .._engine.grant import LocalQueue
 from .._engine.inspection import Inspection, inspect
 from .._engine.lease import Lease
-from .._engine.refusals import had, hopeless, is_owner_id, outage
+from .._engine.refusals import is_owner_id
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import lock_key
 from .._nodes.script import Script
-from ..errors import ConfigurationError, LeaseLostError
+from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
 from .base import BATCH, CLOCK, FUNCTIONS, Lockable
 from .kind import Held, Kind, Queue
 
@@ -124,38 +121,24 @@ def spec_of(detached: Detached, prefix: str) -> LockSpec:
     return spec
 
 
-class Resume(Acquire):
-    """One attempt to take a detached lease over: if that fails, a second one would, too."""
-
-    __slots__ = ("_from", "_plain")
-
-    def __init__(
-        self, engine: Engine, spec: LockSpec, options: LeaseOptions, detached: Detached
-    ) -> None:
-        # No local queue: tasks of this process that wait in it must not keep this call out.
-        beside = replace(spec, queue_key=None, exempt=(detached.owner,))
-        super().__init__(engine, beside, options, None, once=True)
-        self._from = detached
-        self._plain = spec
-
-    async def _contend(
-        self, queue: LocalQueue | None, first: Attempt | None, kept: float | None
-    ) -> Lease:
-        if first is None:
-            raise closed()
-        if first.won:
-            first.spec = self._plain  # renewals and the release are those of any other lease
-            return self._won(first, queue, kept)
-        if first.hopeless:
-            raise hopeless(first)
-        if first.outage:
-            raise outage(first)
-        name, fence = self._from.name, self._from.fence
+async def resume(
+    engine: Engine, spec: LockSpec, options: LeaseOptions, detached: Detached
+) -> Lease:
+    """Take a detached lease over, by one attempt: if that fails, a second one would, too."""
+    # No local queue: tasks of this process that wait in it must not keep this call out.
+    beside = replace(spec, queue_key=None, exempt=(detached.owner,))
+    try:
+        lease = await Acquire(engine, beside, options, None, once=True)
+    except NotAcquiredError as error:
         raise LeaseLostError(
-            f"the detached lease on {name!r} (fence {fence}) can't be resumed: {ENDED}"
-            + (f"; {name!r} {had(first.holder)}" if first.holder else ""),
-            name=name,
+            f"the detached lease on {spec.name!r} (fence {detached.fence}) can't be resumed: "
+            f"{ENDED}{f'; {error}' * bool(error.owner)}",
+            name=spec.name,
             reason=ENDED,
-            owner=self._from.owner,
-            fence=fence,
-        )
+            owner=detached.owner,
+            fence=detached.fence,
+        ) from None
+    grant = lease._grant
+    if grant is not None:
+        grant.spec = spec  # renewals and the release are those of any other lease
+    return lease
