@@ -82,9 +82,9 @@ class Command:
     it was to send one. A request that they send then is executed after the change."""
 
     def __init__(self, script: Script | None, keys: Sequence[str], args: Sequence[Word]) -> None:
-        self.script = script
-        self.keys = keys
-        self.args = args
+        self.script: Script | None = script
+        self.keys: Sequence[str] = keys
+        self.args: Sequence[Word] = args
         self.op: Word = args[0]
         """The first argument: the operation of a script, such as "acquire", or the name of a
         server's command. mark.lua has one operation only: its calls have a process's name."""
