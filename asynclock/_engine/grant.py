@@ -323,6 +323,10 @@ class Grant:
         self.reserving = done
         return self.top
 
+    def resumed(self, spec: LockSpec) -> None:
+        """Be renewed and released like any other from now on, as a grant of `spec`."""
+        self.spec = spec
+
     def reserved(self, fences: range) -> None:
         """Replace the block of fences."""
         self.fences = fences

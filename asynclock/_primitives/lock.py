@@ -140,5 +140,5 @@ async def resume(
         ) from None
     grant = lease._grant
     if grant is not None:
-        grant.spec = spec  # renewals and the release are those of any other lease
+        grant.resumed(spec)
     return lease
