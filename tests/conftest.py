@@ -1,5 +1,7 @@
 """For all tests: the project's own plugin, and an error for unexpected skips."""
 
+from __future__ import annotations  # pytest 8.2 has no TerminalReporter
+
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
