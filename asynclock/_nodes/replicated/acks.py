@@ -157,7 +157,7 @@ class AckedLink(Link):
             self.send(REPLICATION, sink, 0)
 
     def hold(self, sink: Sink, index: int, reply: Any, acquires: int) -> None:
-        """Hold a grant, or a batch of so many acquires, back until it is acknowledged."""
+        """Hold a grant, or a batch with `acquires` acquires, back until it is acknowledged."""
         self._held.append((sink, index, reply, acquires))
         if not self._waiting and not self._gathered:
             # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.

@@ -141,7 +141,7 @@ def streamed(info: object) -> tuple[int, dict[str, int]]:
 
 
 class InOrder:
-    """Takes so many replies, in their order; with the last one, calls `then` with all of them."""
+    """Takes `size` replies, in their order; with the last one, calls `then` with all of them."""
 
     __slots__ = ("_replies", "_size", "_then")
 
