@@ -40,7 +40,7 @@ CONNECTIONS = cases(f"""
       fails 1500 refused
       comes
       state? -> up
-    a new connection forgets what was wrong, and wakes who waits
+    a new connection forgets what was wrong, and wakes those that wait
       fails refused
       state? -> down
       cause? -> the handshake failed: ConnectionRefusedError: refused
