@@ -152,10 +152,10 @@ class ConnectSettings(TypedDict, total=False):
     """Functions that are called with each event."""
 
 
-def callback(value: object) -> None:
+def callback(value: object, what: str = "a callback") -> None:
     """Raise ConfigurationError unless `value` is a function that isn't `async def`."""
     if not callable(value) or inspect.iscoroutinefunction(value):
-        raise ConfigurationError(f"a callback must be a function without async, not {value!r}")
+        raise ConfigurationError(f"{what} must be a function without async, not {value!r}")
 
 
 def unknown(given: Iterable[str]) -> TypeError:

@@ -56,6 +56,7 @@ class LockManager(_settings.Answering):
         self._defaults = defaults
         self._observers = observers
         for observer in observers:
+            _settings.callback(observer, "an observer")
             if isinstance(observer, Watcher):
                 observer.watch(self)
         self._nestings: Registry = {}
@@ -373,6 +374,7 @@ class LockManager(_settings.Answering):
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""
+        _settings.callback(observer, "an observer")
         self._observers.append(observer)
         if isinstance(observer, Watcher):
             observer.watch(self)

@@ -23,6 +23,7 @@ import anyio.to_thread
 from .. import _settings
 from .._engine.inspection import tell_wanted
 from .._forks import of_one_process
+from .._primitives.once import Run
 from .._primitives.synchronized import Name, P, R, decorator
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
@@ -338,13 +339,18 @@ class Holding(Face):
             self._manager.drop(last)
 
 
+def _watched(dropped: weakref.ref[Holding]) -> Any:
+    """Return the asynchronous lease, also that of a run; None without one, or if it was dropped."""
+    inner = getattr(dropped(), "_inner", None)
+    return inner.lease if isinstance(inner, Run) else inner
+
+
 async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
     """Call `callback` with a lease when it is lost; don't keep the lease while waiting for that."""
-    lease = dropped()
-    if lease is None:
+    if (inner := _watched(dropped)) is None:
         return
-    endings = lease._inner._endings()
-    del lease
+    endings = inner._endings()
+    del inner
     await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
     lease = dropped()
     if lease is not None and lease._inner.lost_reason is not None:
@@ -353,10 +359,9 @@ async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], ob
 
 async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
     """Call `callback` with a lease when it is asked for; don't keep the lease meanwhile."""
-    lease = dropped()
-    if lease is not None:
-        asked = lease._inner.wanted()
-        del lease
+    if (inner := _watched(dropped)) is not None:
+        asked = inner.wanted()
+        del inner
         await tell_wanted(asked, dropped, partial(_call_back, callback))
 
 

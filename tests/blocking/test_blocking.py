@@ -114,6 +114,24 @@ def test_a_lease_that_is_dropped_is_not_renewed_because_of_its_callback() -> Non
                 until(lambda: not locks.leases())
 
 
+def test_a_run_tells_of_a_request_and_of_its_loss() -> None:
+    told: list[str] = []
+    with blocking.connect("memory://") as locks:
+        with pytest.raises(asynclock.LeaseLostError), locks.once("a") as run:
+            run.on_wanted(lambda run: told.append(f"wanted {run.name}"))
+            run.on_lost(lambda run: told.append(f"lost {run.name}"))
+            assert locks.ask_back("a")
+            until(lambda: told == ["wanted a"])
+            locks.run(take)
+            until(lambda: told[1:] == ["lost a"])
+        for _ in range(2):
+            with locks.once("b") as run:
+                run.on_lost(lambda run: told.append(run.name))  # a result has nothing to lose
+                if not run.done:
+                    run.finish(1)
+    assert len(told) == 2
+
+
 STARTS = {
     "threading": "threading.Thread.start = refuse",
     "_thread": "import _thread; _thread.start_new_thread = refuse",

@@ -227,6 +227,16 @@ async def test_a_look_at_a_name_or_a_wait_for_nodes_checks_what_it_is_given(on: 
     await on.locks.ready(timeout=0)
 
 
+async def late(event: events.Event) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [late, None, "print"])
+def test_an_observer_is_a_function_without_async(wrong: Any) -> None:
+    for add in (unused().observe, lambda one: asynclock.connect("memory://", observers=[one])):
+        with pytest.raises(ConfigurationError, match=r"^an observer must be a function"):
+            add(wrong)
+
+
 # ---- the manager itself --------------------------------------------------------------------------
 
 
