@@ -18,7 +18,7 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
 from .._engine.said import places, values
 from .._keys import counter, lock_key, message
-from .._nodes.cluster.node import ClusterNode
+from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script

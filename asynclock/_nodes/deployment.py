@@ -15,8 +15,7 @@ from .handshake import dial
 from .link import Link
 from .node import Node, NodeSettings
 from .own_keys import RECORD_KEY, WITNESS_KEY
-from .replicated.acks import Acks, KnownReplicas
-from .replicated.mark import MARK_KEY, leave_mark
+from .replicated.acks import MARK_KEY, Acks, KnownReplicas, leave_mark
 from .replicated.primary import PrimaryDialer
 from .replicated.sentinel import SentinelNode, Service
 from .script import Script

@@ -23,12 +23,11 @@ from .._keys import MARKER, SET, WITNESS
 from .._rules.nodeset import Kept
 from .script import Command, Script
 
-RECORD = Script.load(__package__, "record.lua")
+OWN_KEYS = Script.load(__package__, "own_keys.lua")
 RECORD_KEY: Final = MARKER + SET
 """The key of the record, without the prefix."""
 RECORD_RETENTION: Final = 10 * 365 * 24 * 3600.0
 """Seconds that a record outlives its last change: it must not end before the fleet does."""
-WITNESS_SCRIPT = Script.load(__package__, "witness.lua")
 WITNESS_KEY: Final = MARKER + WITNESS
 """The key of the witness, without the prefix."""
 WITNESS_RETENTION_MS: Final = 365 * 24 * 3600 * 1000
@@ -52,19 +51,20 @@ def kept(reply: Any) -> Kept:
     return Kept(int(number), text, name) if number.isdigit() else Kept()
 
 
-# The scripts of both keys are sent with their source: sent again after a NOSCRIPT, they would not
-# be in order.
+# For both keys the script is sent with its source: sent again after a NOSCRIPT, it would not be in
+# order.
 
 
 def telling(key: str, newest: Kept, name: str) -> Command:
     """Return the command that tells a node the newest record, and its own name in it."""
-    words = (str(newest.number), newest.text, name, int(RECORD_RETENTION * 1000))
-    return Command(RECORD, (key,), words).with_source()
+    words = ("record", str(newest.number), newest.text, name, int(RECORD_RETENTION * 1000))
+    return Command(OWN_KEYS, (key,), words).with_source()
 
 
 def asking_witness(key: str, text: str) -> Command:
     """Return the command that reads the witness, or makes one with this random text."""
-    command = Command(WITNESS_SCRIPT, (key,), (text, WITNESS_RETENTION_MS)).with_source()
+    words = ("witness", text, WITNESS_RETENTION_MS)
+    command = Command(OWN_KEYS, (key,), words).with_source()
     command.unlimited = True
     return command
 

@@ -87,7 +87,7 @@ class Command:
         self.args: Sequence[Word] = args
         self.op: Word = args[0]
         """The first argument: the operation of a script, such as "acquire", or the name of a
-        server's command. mark.lua has one operation only: its calls have a process's name."""
+        server's command."""
         # Not defaults of the class, which then has no slots: making a command would take longer.
         self.retry_until = self.give_up_at = self.numbered_at = 0.0
         self.sourced = self.unlimited = False

@@ -1,5 +1,518 @@
-"""A Redis Cluster as one voter."""
+"""A Redis Cluster, one voter of many servers: a command goes to the server that has its hash slot.
 
-from .node import ClusterNode
+Every primary in the cluster's view is a node with its own guards, so a promoted replica does not
+vote before all leases that it may have missed have ended. The view is read again every second from
+several servers, because an old primary that resumes doesn't know of its replacement at once.
+"""
 
-__all__ = ["ClusterNode"]
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ... import _clock
+from ..._rules.trust import Trust
+from ...events import Observers
+from ..endpoint import Endpoint
+from ..handshake import why_unready
+from ..multiplexer import quarantined
+from ..node import Node
+from ..replicated.acks import UNSUPPORTED
+from ..replicated.primary import POLL, PrimaryDialer, WatchedNode
+from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
+from ..script import ACQUIRE, ASKING, CACHING, GRANTED, Command, Word
+from ..server import ServerNode
+from .shards import (
+    SLOTS,
+    Address,
+    ClusterTrust,
+    KeptNodes,
+    Shards,
+    View,
+    ViewReader,
+    read_redirect,
+    slot_of,
+    why_none,
+)
+
+LOOK_GAP = 0.05
+"""Minimum seconds between two readings of the view."""
+
+
+class ClusterNode(Node):
+    """A Redis Cluster as a single voter; see `Node`."""
+
+    def __init__(
+        self, seeds: Sequence[Endpoint], primaries: PrimaryDialer, prefix: str, observers: Observers
+    ) -> None:
+        self.address = f"cluster {','.join(seed.address for seed in seeds)}"
+        self.settings = settings = primaries.settings
+        self._seeds = [(seed.host, seed.port) for seed in seeds]
+        self._kept = KeptNodes(settings.node_timeout)
+        self._reader = ViewReader(seeds[0], self._seeds, settings, self._kept)
+        self._shards = Shards(
+            seeds[0],
+            primaries,
+            prefix,
+            observers,
+            self._kept,
+            equip=self._equip,
+            look_again=self.look_again,
+        )
+        self.trust: Trust = ClusterTrust(settings.max_ttl, self._shards.nodes)
+        self.random: Callable[[], float] = random.random
+        self._owners: list[ServerNode | None] = [None] * SLOTS
+        """The primary of each slot."""
+        self.parked = ParkedCommands(lambda: self._cause)
+        self.claiming: dict[Word, RoutedCommand] = {}
+        """For each owner: the unanswered command that may set the owner's key."""
+        self._unsent: dict[tuple[Word, Word], Command] = {}
+        """By operation and owner: the release or leave to send when the next view is known."""
+        self._wanted = asyncio.Event()
+        self._cause = Failure("the slots are not known yet")
+
+    # requests
+
+    def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
+        """Send `command` to the server that has its keys; see `Node.ask`."""
+        RoutedCommand(self, command, sink, index, arm=arm).go()
+
+    def deliver(self, command: Command, sink: Sink, index: int) -> None:
+        """Send a release, now or when the server that has its keys is back."""
+        claim = self.claiming.get(command.owner)
+        if claim is not None and claim.give_up():
+            sink.on_reply(index, NEVER)
+        else:
+            RoutedCommand(self, command, sink, index, release=True).go()
+
+    @property
+    def silence(self) -> None:
+        """Always None, because each server of a cluster fails on its own."""
+
+    @property
+    def takes_batches(self) -> bool:
+        """Always True: all keys of a script must be in one hash slot, so a batch has one name."""
+        return True
+
+    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+        """Send the acquire of one name; see `Node.send_batch`."""
+        self.ask(command, sink, index)
+        if now:
+            self.write()
+
+    def write(self) -> None:
+        """Write all queued commands, as `Node.write` does."""
+        for server in self.shards:
+            server.write()
+
+    def obstacle(self, _now: float, /) -> Failure | None:
+        """Return why the whole cluster has no vote, or None.
+
+        Each server's own guards are asked when a command is sent to it.
+        """
+        return self.rejected
+
+    @property
+    def votes_from(self) -> float:
+        """The moment from which the guards let every server vote."""
+        return max((shard.trust.votes_from for shard in self.shards), default=0.0)
+
+    def note(self, answer: Failure | None) -> None:
+        """Take in the last answer; the server that gave it has logged it."""
+        self.lack = answer
+
+    # what a routed command asks for
+
+    def owner(self, slot: int) -> ServerNode | None:
+        """Return the primary that serves `slot`, or None if none is known."""
+        return self._owners[slot]
+
+    @property
+    def shards(self) -> tuple[ServerNode, ...]:
+        """The primaries of the present view, for callers that scan all keys."""
+        return tuple(self._shards.nodes.values())
+
+    def shard_at(self, address: Address | None) -> ServerNode | None:
+        """Return the primary at `address`, or None if the view has none there."""
+        return None if address is None else self._shards.nodes.get(address)
+
+    def address_of(self, shard: ServerNode) -> Address:
+        """Return the address of a primary; that of a seed if the primary left the view."""
+        known = self._shards.nodes.items()
+        return next((at for at, one in known if one is shard), self._seeds[0])
+
+    def moved(self, slot: int, shard: ServerNode) -> None:
+        """Note that `shard` serves `slot` now, as a server replied."""
+        self._owners[slot] = shard
+
+    def look_again(self) -> None:
+        """Read the view again soon, because it may be outdated."""
+        self._wanted.set()
+
+    def park(self, command: RoutedCommand) -> None:
+        """Keep a command for the next view, until its timeout."""
+        if self._cause.permanent:
+            command.fail(self._cause)
+            return
+        self.parked.park(command)
+        self.look_again()
+
+    def keep_release(self, command: Command) -> None:
+        """Keep a release and send it when the next view is known."""
+        now = _clock.now()
+        while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
+            del self._unsent[next(iter(self._unsent))]
+        self._unsent[command.undoes] = command.again()
+
+    # the view
+
+    async def keep(self) -> None:
+        """Read the cluster's view again and again until cancelled; run this in one task."""
+        try:
+            while True:
+                self._wanted.clear()
+                try:
+                    await self._look()
+                except Exception as error:  # try again, whatever the servers reply
+                    self._cause = why_unready(error)
+                self.on_state()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL * (3 + self.random()) / 4):
+                        await self._wanted.wait()
+                await asyncio.sleep(LOOK_GAP)
+        finally:
+            await self._kept.aclose()
+            self._cause = Failure("the manager is closed", permanent=True)
+            self.parked.fail(self._cause)
+
+    async def _look(self) -> None:
+        asked = _clock.now()
+        views, failures = await self._reader.read()
+        if views:
+            self._adopt(max(views.values(), key=lambda view: view.epoch))
+            self._shards.confirm(views, asked)
+        else:
+            self._cause = why_none(failures)
+            if self._cause.permanent:
+                self.parked.fail(self._cause)
+
+    def _adopt(self, view: View) -> None:
+        known = self._shards.view
+        if known is not None and view.epoch < known.epoch:
+            return
+        self._cause = Failure("no server has its slot")
+        gone = self._shards.adopt(view)
+        nodes = self._shards.nodes
+        self._owners = [None if at is None else nodes[at] for at in view.owners]
+        gone += self._reader.follow(view)
+        for node in gone:
+            self._take_over(node)
+        if known is None or view.owners != known.owners:
+            self.on_wake(None)  # a moved slot loses its pushes, so wake all waiters
+        self._resume()  # before anything else is sent, so that no release overtakes its acquire
+        for node in gone:
+            self._kept.leave(node, self._left)
+
+    def _left(self, node: ServerNode) -> None:
+        self._take_over(node)  # its commands without a reply
+        self._resume()
+
+    def _resume(self) -> None:
+        self.parked.resume()
+        unsent, self._unsent = self._unsent, {}
+        now = _clock.now()
+        for command in unsent.values():
+            if command.retry_until > now:
+                self.deliver(command, NOBODY, 0)
+
+    def _take_over(self, node: ServerNode) -> None:
+        for command in node.pending.take():
+            self.keep_release(command)
+
+    # the events of its servers
+
+    def _equip(self, node: WatchedNode) -> None:
+        node.watched_keys, node.on_wake = self.watched_keys, lambda key: self.on_wake(key)
+        node.on_jump = self._shard_jumped
+        node.on_state = lambda: self.on_state()
+        node.on_connect = self._shard_connected
+        node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
+
+    def _shard_jumped(self, shard: Node, by: float) -> None:
+        sooner = self._shards.jumped(shard, by)
+        if sooner:
+            self.on_jump(self, sooner)
+        self._shards.check_silent(shard)
+
+    def _shard_connected(self, shard: Node) -> None:
+        self.trust.facts = shard.trust.facts
+        self.tracking = all(node.tracking for node in self._shards.nodes.values())
+        self.on_connect(self)
+        if self.rejected is not None:
+            shard.rejected = self.rejected
+
+    # the end
+
+    @property
+    def settled(self) -> bool:
+        """Whether every server has answered every release that it must get."""
+        return not self._homeless and all(node.settled for node in self._kept)
+
+    @property
+    def _homeless(self) -> bool:
+        # Whether a release waits for a view with the server that has its slot.
+        return self._shards.view is not None and (bool(self._unsent) or self.parked.releases)
+
+    async def settle(self) -> None:
+        """Wait until every server has executed all its releases; the caller must limit the time."""
+        while not self.settled:
+            await asyncio.gather(*(node.settle() for node in self._kept))
+            if self._homeless:
+                self.look_again()
+                await asyncio.sleep(LOOK_GAP)
+
+    async def finish(self) -> None:
+        """Close all links once all queued commands have been written."""
+        await asyncio.gather(*(node.finish() for node in (*self.shards, *self._reader)))
+
+    def check_clock(self) -> None:
+        """Ask for every server's clock now."""
+        for shard in self.shards:
+            shard.check_clock()
+
+    # state
+
+    def state(self, now: float) -> str:
+        """Return "up" if all primaries are up, otherwise the state of one that is not."""
+        if self._shards.view is None:
+            return "down" if self._cause.permanent else "connecting"
+        states = [shard.state(now) for shard in self.shards]
+        return next((state for state in states if state != "up"), "up")
+
+    def cause(self, now: float) -> str:
+        """Return the causes at all servers that are not "up"; "" if all are up."""
+        if self._shards.view is None:
+            return self._cause.cause
+        causes = [(shard.address, shard.cause(now)) for shard in self.shards]
+        return "; ".join(f"{address}: {cause}" for address, cause in causes if cause)
+
+
+TRY_AGAIN = 0.02
+"""Seconds before a retry after TRYAGAIN: a slot migration has split the keys of one name."""
+
+
+class ParkedCommands:
+    """Keeps commands until the next view of the cluster, or for a moment."""
+
+    def __init__(self, why: Callable[[], Failure]) -> None:
+        self._why = why
+        """Returns why no server is known, for commands whose time is over."""
+        self._parked: list[RoutedCommand] = []
+        self._retried: list[RoutedCommand] = []
+
+    def park(self, command: RoutedCommand) -> None:
+        """Keep a command for the next view, until its timeout."""
+        self._parked.append(command)
+        left = max(0.0, command.until - _clock.now())
+        asyncio.get_running_loop().call_later(left, self._give_up)
+
+    def retry(self, command: RoutedCommand) -> None:
+        """Send a command again after TRY_AGAIN seconds."""
+        self._retried.append(command)
+        asyncio.get_running_loop().call_later(TRY_AGAIN, self._again, command)
+
+    @property
+    def releases(self) -> bool:
+        """Whether any waiting command is a release."""
+        return any(command.release for command in (*self._parked, *self._retried))
+
+    def drop(self, command: RoutedCommand) -> bool:
+        """Remove `command`; return whether it was here."""
+        for waiting in (self._parked, self._retried):
+            if command in waiting:
+                waiting.remove(command)
+                return True
+        return False
+
+    def resume(self) -> None:
+        """Send all parked commands in their order, because there is a new view."""
+        parked, self._parked = self._parked, []
+        for command in parked:
+            command.go()
+
+    def fail(self, failure: Failure) -> None:
+        """Fail all commands with `failure`."""
+        waiting = [*self._parked, *self._retried]
+        self._parked, self._retried = [], []
+        for command in waiting:
+            command.fail(failure)
+
+    def _again(self, command: RoutedCommand) -> None:
+        if command in self._retried:
+            self._retried.remove(command)
+            command.go()
+
+    def _give_up(self) -> None:
+        now = _clock.now()
+        late = [command for command in self._parked if command.until <= now]
+        self._parked = [command for command in self._parked if command.until > now]
+        for command in late:
+            command.fail(self._why())
+
+
+MOST_REDIRECTS: Final = 5
+"""Maximum number of redirects that one command follows."""
+APART = Failure(
+    "its keys lie in different slots: on a Cluster each name is locked by itself",
+    permanent=True,
+    code=UNSUPPORTED,
+)
+
+VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
+"""Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
+HOLDING: Final = frozenset({"extend", "raise"})
+"""Operations of an owner that has the lock already."""
+NEVER = Failure("given up before it was executed")
+
+
+class RoutedCommand:
+    """One command to a cluster; takes the shard's answer and passes it on to the sink."""
+
+    __slots__ = (
+        "_claims",
+        "_cluster",
+        "_command",
+        "_index",
+        "_left",
+        "_released",
+        "_sent",
+        "_shard",
+        "_sink",
+        "release",
+        "slot",
+        "until",
+    )
+
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        command: Command,
+        sink: Sink,
+        index: int,
+        *,
+        arm: bool = False,
+        release: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._command = command.behind(CACHING) if arm else command
+        self._sink = sink
+        self._index = index
+        self._left = MOST_REDIRECTS
+        self._released = False
+        """Whether a release of the same owner was sent after this command, or instead of it."""
+        self._sent = now = _clock.now()
+        self.until = now + cluster.settings.node_timeout
+        self.release = release
+        """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
+        self.slot = slot_of(tuple(command.keys))
+        self._claims = command.op == ACQUIRE
+        if self._claims:
+            cluster.claiming[command.owner] = self
+
+    def go(self) -> None:
+        """Send the command to the server that has its slot; park it if none is known."""
+        if self.slot is None:
+            self._answer(APART)
+            return
+        shard = self._cluster.owner(self.slot)
+        if shard is not None:
+            self._send(shard, self._command)
+        else:
+            self._cluster.park(self)
+
+    def fail(self, failure: Failure) -> None:
+        """Fail the command; keep it for later if it is a release."""
+        if self.release:
+            self._cluster.keep_release(self._command)
+        self._answer(failure)
+
+    def give_up(self) -> bool:
+        """Prepare for a release of the same owner, which this command must not follow.
+
+        Return whether this command was never executed and never will be, so that there is nothing
+        to release.
+        """
+        self._released = True
+        if not self._cluster.parked.drop(self):
+            return False
+        self._answer(NEVER)
+        return True
+
+    def _answer(self, reply: Any) -> None:
+        claiming = self._cluster.claiming
+        if self._claims and claiming.get(self._command.owner) is self:
+            del claiming[self._command.owner]
+        self._sink.on_reply(self._index, reply)
+
+    def _send(self, shard: ServerNode, command: Command) -> None:
+        self._shard, self._sent = shard, (now := _clock.now())
+        obstacle = shard.obstacle(now) if self._command.op in VOTES else None
+        if obstacle is not None:
+            self._answer(told_by(shard.address, obstacle))
+            return
+        (shard.deliver if self.release else shard.ask)(command, self, 0)
+
+    def on_reply(self, _index: int, reply: Any) -> None:
+        """Take the shard's answer: pass it on, or follow its redirect."""
+        shard, operation = self._shard, self._command.op
+        self._cluster.round_trip = shard.round_trip
+        if type(reply) is Failure:
+            self._failed(reply, shard)
+            return
+        if operation in VOTES:
+            if shard.lack is not None:
+                shard.note(None)
+            granted = type(reply) is list and reply[:1] == [GRANTED]
+            if self._sent < shard.trust.votes_from and granted:
+                reply = told_by(shard.address, quarantined(shard))
+        elif operation in HOLDING and self._sent < shard.trust.renews_from:
+            reply = Failure("it became the primary a moment ago")
+        self._answer(reply)
+
+    def _failed(self, failure: Failure, shard: ServerNode) -> None:
+        cluster = self._cluster
+        if failure.code not in (*REDIRECTS, "TRYAGAIN"):
+            cluster.look_again()
+            if failure.code and self._command.op in VOTES:
+                shard.note(failure)
+            self._answer(told_by(shard.address, failure))
+        elif self._released:
+            self._answer(NEVER)
+        elif not self._left or _clock.now() >= self.until:
+            self.fail(failure)
+        elif failure.code == "TRYAGAIN":
+            cluster.parked.retry(self)
+        else:
+            self._left -= 1
+            self._follow(failure, shard)
+
+    def _follow(self, failure: Failure, shard: ServerNode) -> None:
+        cluster = self._cluster
+        address = read_redirect(failure.cause, cluster.address_of(shard))
+        # Use only servers in the cluster's own view: an address in a reply proves nothing.
+        target = cluster.shard_at(address)
+        if failure.code == "MOVED":
+            cluster.look_again()
+            if target is not None and self.slot is not None:
+                cluster.moved(self.slot, target)
+                self.go()
+            else:
+                cluster.park(self)
+        elif target is not None:
+            # No push is requested: a server forgets CACHING with ASKING, and ASKING with CACHING.
+            self._send(target, self._command.behind(ASKING))
+        else:
+            cluster.park(self)

@@ -25,8 +25,14 @@ from ..handshake import HandshakeError
 from ..link import Link
 from ..node import Node, NodeSettings
 from ..replicated.acks import AckedLink, KnownReplicas
-from ..replicated.primary import PrimaryDialer
-from ..replicated.watched import SILENT, WatchedNode, poll, poll_patience, source_node
+from ..replicated.primary import (
+    SILENT,
+    PrimaryDialer,
+    WatchedNode,
+    poll,
+    poll_patience,
+    source_node,
+)
 from ..replies import REDIRECTS, Failure, number, parse_info
 from ..script import Command
 from ..server import ServerNode

@@ -135,7 +135,7 @@ class Told(MemoryNode):
             heard = [word.decode() for word in words[3 + int(words[2]) :]]
         elif words[0] != b"MGET":
             return None
-        if len(heard[0]) < 10:  # a witness has no operation
+        if heard[0] != "witness":
             self.heard.append(Heard(now(), self.name, heard))
         replies = self.script.get(heard[0])
         if not replies:

@@ -31,8 +31,8 @@ async def test_a_node_takes_a_record_that_nobody_has_overtaken(
     node = MemoryNode()
     for field, word in zip(FIELDS, before.split(), strict=False):
         await node.command("HSET", "r", field, word)
-    script = own_keys.RECORD.source
-    assert await node.command("EVAL", script, 1, "r", *told.split(), 90_000) == reply
+    script = own_keys.OWN_KEYS.source
+    assert await node.command("EVAL", script, 1, "r", "record", *told.split(), 90_000) == reply
     assert await node.command("HMGET", "r", *FIELDS) == after.split()
     assert not reply or 80_000 < await node.command("PTTL", "r") <= 90_000
 

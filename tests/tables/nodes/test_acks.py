@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas
-from asynclock._nodes.replicated.mark import Term
+from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas, Term
 from asynclock._nodes.replies import Failure
 from tests.tables.nodes.links import CLOCK, Dialogue, cases
 from tests.waiting import in_virtual_time

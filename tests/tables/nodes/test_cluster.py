@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._nodes.cluster.node import ParkedCommands, RoutedCommand
+from asynclock._nodes.cluster import ParkedCommands, RoutedCommand
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure

@@ -7,10 +7,10 @@ import pytest
 
 from asynclock import _clock
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.replicated import mark as marks
+from asynclock._nodes.own_keys import OWN_KEYS
+from asynclock._nodes.replicated import acks as marks
 from asynclock._nodes.replicated import primary as primaries
-from asynclock._nodes.replicated.acks import Acks
-from asynclock._nodes.replicated.mark import Heirs, InOrder, Term
+from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term
 from asynclock._nodes.replies import NO_ACKS, Failure, Sink
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory import MemoryNode
@@ -201,8 +201,8 @@ def test_a_replica_that_is_new_is_listed_where_nobody_changed_the_mark() -> None
 
 async def leave(node: MemoryNode, process: str, begins: str = "") -> list[Any]:
     """Leave a mark: return whether it was there, its age, whose it was, and its roster."""
-    script = marks.MARK_SCRIPT.source
-    reply = await node.command("EVAL", script, 1, "m", process, 60_000, begins)
+    script = OWN_KEYS.source
+    reply = await node.command("EVAL", script, 1, "m", "mark", process, 60_000, begins)
     assert 50_000 < await node.command("PTTL", "m") <= 60_000
     same, since, before, found, now = reply
     return [same, (now - since) // 1_000_000, before, found]
@@ -232,7 +232,7 @@ async def test_a_mark_keeps_the_roster_of_its_term() -> None:
     node = MemoryNode()
 
     async def change(seen: str, newer: str) -> str:
-        await node.command("EVAL", marks.ROSTER_SCRIPT.source, 1, "m", seen, newer, 60_000)
+        await node.command("EVAL", OWN_KEYS.source, 1, "m", "roster", seen, newer, 60_000)
         found: str = await node.command("GET", "m")
         return found
 

@@ -13,7 +13,7 @@ import asynclock
 from asynclock._keys import PRIMARY, SEEN, counter, derived, lock_key, split
 from asynclock._nodes.cluster import shards as cluster_slots
 from asynclock._nodes.cluster.shards import mark_key
-from asynclock._nodes.replicated.mark import MARK_KEY
+from asynclock._nodes.replicated.acks import MARK_KEY
 from asynclock._primitives.semaphore import slot
 
 # Pieces that meet in every way: the marker and its halves, kinds, braces, and plain letters.
