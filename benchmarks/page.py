@@ -25,8 +25,7 @@ from typing import Any
 import asynclock
 from asynclock.cli.serve import GARBAGE
 from asynclock.contrib.dashboard import dashboard
-from asynclock.contrib.dashboard.rows import SORTED
-from asynclock.contrib.dashboard.snapshots import Query, Snapshots
+from asynclock.contrib.dashboard.snapshots import SORTED, Query, Snapshots
 from asynclock.testing import local_servers
 from tests.contrib.apps import serving
 from tests.contrib.browser import binaries, browse

@@ -34,8 +34,8 @@ from ..errors import (
     NotAcquiredError,
     QuorumUnavailableError,
 )
+from ..fencing import StaleFenceError
 from ..fencing._naming import check_template
-from ..fencing.stamp import StaleFenceError
 from ..manager import LockManager, connect
 
 _log = logging.getLogger("asynclock.web")

@@ -10,8 +10,8 @@ with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
     from aiohttp import web
     from aiohttp.typedefs import Handler, Middleware
 
+from . import FenceHeaderError, FenceStore, StaleFenceError, check_fence, refusal
 from ._naming import check_name, fill_in
-from .stamp import FenceHeaderError, FenceStore, StaleFenceError, check_fence, refusal
 
 # They change nothing, so a stale holder may send them (RFC 9110, 9.2.1).
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))

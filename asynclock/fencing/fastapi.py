@@ -12,8 +12,8 @@ with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
     from fastapi.encoders import jsonable_encoder
     from starlette.requests import HTTPConnection
 
+from . import FenceHeaderError, FenceStamp, FenceStore, StaleFenceError, check_fence, refusal
 from ._naming import check_name, fill_in
-from .stamp import FenceHeaderError, FenceStamp, FenceStore, StaleFenceError, check_fence, refusal
 
 Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
 

@@ -20,8 +20,8 @@ from asynclock.fencing import (
     check_fence,
     fence_headers,
     read_fence_headers,
+    refusal,
 )
-from asynclock.fencing.stamp import refusal
 from tests.fencing.clients import Wire
 
 STORED = "orders:42"

@@ -22,10 +22,10 @@ from asynclock.fencing import (
     MemoryFenceStore,
     fence_headers,
     read_fence_headers,
+    refusal,
 )
 from asynclock.fencing.aiohttp import fence_middleware
 from asynclock.fencing.fastapi import FenceRefused, require_fence
-from asynclock.fencing.stamp import refusal
 from tests.contrib.apps import serving
 from tests.fencing import page
 

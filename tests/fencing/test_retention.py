@@ -5,8 +5,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
-from asynclock.fencing.stamp import READ, WRITE
+from asynclock.fencing import READ, WRITE, FencedRedis, FenceStamp, StaleFenceError
 
 DAY = 86400.0
 RETENTION = 1000.0

@@ -125,7 +125,7 @@ def test_almost_all_mutants_of_the_library_compile() -> None:
 )
 def test_a_script_is_found_by_the_module_that_loads_it(script: str, module: str) -> None:
     assert f"asynclock/_primitives/{module}.py" in loaders(f"asynclock/_primitives/{script}")
-    assert loaders("asynclock/fencing/guard.lua") == ["asynclock/fencing/redis.py"]
+    assert loaders("asynclock/fencing/guard.lua") == ["asynclock/fencing/__init__.py"]
 
 
 def test_a_seed_decides_on_the_order_and_a_night_on_where_it_begins() -> None:

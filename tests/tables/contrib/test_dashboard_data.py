@@ -21,8 +21,17 @@ from asynclock._inspect.survey import SLICE, Survey
 from asynclock._inspect.views import MANY
 from asynclock.contrib import dashboard as page
 from asynclock.contrib.dashboard import snapshots
-from asynclock.contrib.dashboard.rows import Row, in_order, past, rows_of
-from asynclock.contrib.dashboard.snapshots import MOST_LOCKS, MOST_LOSSES, History, Query, Snapshots
+from asynclock.contrib.dashboard.snapshots import (
+    MOST_LOCKS,
+    MOST_LOSSES,
+    History,
+    Query,
+    Row,
+    Snapshots,
+    in_order,
+    past,
+    rows_of,
+)
 from asynclock.events import Lost, NodeDown, NodeUp, Released
 from tests.contrib.apps import TOKEN, client_for, memory
 from tests.waiting import in_virtual_time, until
