@@ -101,8 +101,8 @@ class Primary:
 
     def send(self, command: Any, sink: Sink, index: int) -> None:
         if command.script is not None:
-            self.changes.append(command.args[1])
-            self.kept.append(command.args[2])
+            self.changes.append(command.args[2])
+            self.kept.append(command.args[3])
             return
         self.asked.append(command.op)
         reply: Any = self.mark if command.op == "GET" else info(self.offset, (7, self.offset))
