@@ -20,6 +20,7 @@ from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..multiplexer import quarantined
 from ..node import Node
+from ..owed import PendingReleases
 from ..replicated.acks import UNSUPPORTED
 from ..replicated.primary import POLL, PrimaryDialer, WatchedNode
 from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
@@ -69,8 +70,10 @@ class ClusterNode(Node):
         self.parked = ParkedCommands(lambda: self._cause)
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
-        self._unsent: dict[tuple[Word, Word], Command] = {}
-        """By operation and owner: the release or leave to send when the next view is known."""
+        self.owed = PendingReleases(
+            settings.node_timeout, lambda command, sink: self.deliver(command, sink, 0)
+        )
+        """The releases and leaves to send when the next view is known."""
         self._wanted = asyncio.Event()
         self._cause = Failure("the slots are not known yet")
 
@@ -160,13 +163,6 @@ class ClusterNode(Node):
         self.parked.park(command)
         self.look_again()
 
-    def keep_release(self, command: Command) -> None:
-        """Keep a release and send it when the next view is known."""
-        now = _clock.now()
-        while self._unsent and next(iter(self._unsent.values())).retry_until <= now:
-            del self._unsent[next(iter(self._unsent))]
-        self._unsent[command.undoes] = command.again()
-
     # the view
 
     async def keep(self) -> None:
@@ -190,6 +186,7 @@ class ClusterNode(Node):
 
     async def _look(self) -> None:
         asked = _clock.now()
+        self.owed.drop_expired()
         views, failures = await self._reader.read()
         if views:
             self._adopt(max(views.values(), key=lambda view: view.epoch))
@@ -222,15 +219,12 @@ class ClusterNode(Node):
 
     def _resume(self) -> None:
         self.parked.resume()
-        unsent, self._unsent = self._unsent, {}
-        now = _clock.now()
-        for command in unsent.values():
-            if command.retry_until > now:
-                self.deliver(command, NOBODY, 0)
+        for command in self.owed.take():
+            self.deliver(command, NOBODY, 0)
 
     def _take_over(self, node: ServerNode) -> None:
         for command in node.pending.take():
-            self.keep_release(command)
+            self.owed.keep(command)
 
     # the events of its servers
 
@@ -264,7 +258,7 @@ class ClusterNode(Node):
     @property
     def _homeless(self) -> bool:
         # Whether a release waits for a view with the server that has its slot.
-        return self._shards.view is not None and (bool(self._unsent) or self.parked.releases)
+        return self._shards.view is not None and (len(self.owed) > 0 or self.parked.releases)
 
     async def settle(self) -> None:
         """Wait until every server has executed all its releases; the caller must limit the time."""
@@ -310,57 +304,46 @@ class ParkedCommands:
     def __init__(self, why: Callable[[], Failure]) -> None:
         self._why = why
         """Returns why no server is known, for commands whose time is over."""
-        self._parked: list[RoutedCommand] = []
-        self._retried: list[RoutedCommand] = []
+        self._waiting: dict[RoutedCommand, asyncio.TimerHandle] = {}
+        """Each command in its order, and the timer that ends its wait."""
 
     def park(self, command: RoutedCommand) -> None:
         """Keep a command for the next view, until its timeout."""
-        self._parked.append(command)
         left = max(0.0, command.until - _clock.now())
-        asyncio.get_running_loop().call_later(left, self._give_up)
+        self._keep(command, left, lambda: command.fail(self._why()))
 
     def retry(self, command: RoutedCommand) -> None:
         """Send a command again after TRY_AGAIN seconds."""
-        self._retried.append(command)
-        asyncio.get_running_loop().call_later(TRY_AGAIN, self._again, command)
+        self._keep(command, TRY_AGAIN, command.go)
+
+    def _keep(self, command: RoutedCommand, seconds: float, then: Callable[[], None]) -> None:
+        def over() -> None:
+            del self._waiting[command]
+            then()
+
+        self._waiting[command] = asyncio.get_running_loop().call_later(seconds, over)
 
     @property
     def releases(self) -> bool:
         """Whether any waiting command is a release."""
-        return any(command.release for command in (*self._parked, *self._retried))
+        return any(command.release for command in self._waiting)
 
     def drop(self, command: RoutedCommand) -> bool:
         """Remove `command`; return whether it was here."""
-        for waiting in (self._parked, self._retried):
-            if command in waiting:
-                waiting.remove(command)
-                return True
-        return False
+        timer = self._waiting.pop(command, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
 
     def resume(self) -> None:
-        """Send all parked commands in their order, because there is a new view."""
-        parked, self._parked = self._parked, []
-        for command in parked:
+        """Send all commands in their order, because there is a new view."""
+        for command in filter(self.drop, tuple(self._waiting)):
             command.go()
 
     def fail(self, failure: Failure) -> None:
         """Fail all commands with `failure`."""
-        waiting = [*self._parked, *self._retried]
-        self._parked, self._retried = [], []
-        for command in waiting:
+        for command in filter(self.drop, tuple(self._waiting)):
             command.fail(failure)
-
-    def _again(self, command: RoutedCommand) -> None:
-        if command in self._retried:
-            self._retried.remove(command)
-            command.go()
-
-    def _give_up(self) -> None:
-        now = _clock.now()
-        late = [command for command in self._parked if command.until <= now]
-        self._parked = [command for command in self._parked if command.until > now]
-        for command in late:
-            command.fail(self._why())
 
 
 MOST_REDIRECTS: Final = 5
@@ -436,7 +419,7 @@ class RoutedCommand:
     def fail(self, failure: Failure) -> None:
         """Fail the command; keep it for later if it is a release."""
         if self.release:
-            self._cluster.keep_release(self._command)
+            self._cluster.owed.keep(self._command)
         self._answer(failure)
 
     def give_up(self) -> bool:

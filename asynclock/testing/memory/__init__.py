@@ -16,7 +16,7 @@ import contextvars
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import hiredis
 
@@ -161,23 +161,10 @@ def encode(reply: Any) -> bytes:
 # ---- The node's end of a connection without a socket ---------------------------------------------
 
 
-class Server(Protocol):
-    """The node behind a connection."""
-
-    def arrived(self, client: MemoryClient, data: bytes, /) -> None:
-        """Take bytes from a client."""
-
-    def left(self, client: MemoryClient, /) -> None:
-        """Note that the connection has ended."""
-
-    def answer(self, client: MemoryClient, words: Words, /) -> Any:
-        """Execute one command; return its reply, which may be an error."""
-
-
 class MemoryClient:
     """One connection, from the node's side."""
 
-    def __init__(self, node: Server, protocol: asyncio.Protocol, route: Route) -> None:
+    def __init__(self, node: MemoryNode, protocol: asyncio.Protocol, route: Route) -> None:
         loop = asyncio.get_running_loop()
         self._node = node
         self._reader = hiredis.Reader()

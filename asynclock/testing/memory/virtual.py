@@ -49,17 +49,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Refuse with OSError, which the link reports as the cause of its failure."""
         raise OSError("run_virtual has no network: use memory:// nodes")
 
-    async def create_unix_connection(self, *_address: object, **_options: object) -> Any:
-        """Refuse as `create_connection` does."""
-        return await self.create_connection()
-
-    async def getaddrinfo(self, *_host: object, **_options: object) -> Any:
-        """Refuse as `create_connection` does."""
-        return await self.create_connection()
-
-    async def sock_connect(self, *_place: object) -> Any:
-        """Refuse as `create_connection` does."""
-        return await self.create_connection()
+    create_unix_connection = getaddrinfo = sock_connect = create_connection
 
     def _process_events(self, _events: list[Any]) -> None:
         """Do nothing: there are no events from outside."""

@@ -48,6 +48,7 @@ class Cluster:
         self.noted: list[Failure | None] = []
         self.kept: list[Any] = []
         self.looks = 0
+        self.owed = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
         self.parked = ParkedCommands(lambda: Failure("no view"))
         self.claiming: dict[Any, Any] = {}
 
@@ -84,9 +85,6 @@ class Cluster:
 
     def look_again(self) -> None:
         self.looks += 1
-
-    def keep_release(self, command: Command) -> None:
-        self.kept.append(command.owner)
 
     def send(
         self, op: str, *, keys: tuple[str, ...] = ("k",), **how: bool
