@@ -109,7 +109,6 @@ class Multiplexer:
 
     @property
     def started(self) -> bool:
-        """Whether connecting has begun."""
         return self.loop is not None
 
     def check_loop(self) -> None:
@@ -171,7 +170,6 @@ class Multiplexer:
                 one.send(now=ends and one is unsent[-1])
 
     def write(self) -> None:
-        """Write all queued commands now instead of at the end of the tick."""
         for node in self.nodes:
             node.write()
 
@@ -472,7 +470,6 @@ class SetGuard:
             self._again = loop.call_later(seconds, _compare_again, node)
 
     def close(self) -> None:
-        """Cancel the next comparison."""
         if self._again is not None:
             self._again.cancel()
             self._again = None

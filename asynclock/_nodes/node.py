@@ -183,7 +183,6 @@ class NodeLog:
             self._tell(logging.WARNING, "%s does not vote: %s", self._address, error.cause)
 
     def down(self, cause: str) -> None:
-        """Report that the node is down."""
         self.close()
         level = logging.DEBUG if self._away else logging.WARNING
         self._away = True
@@ -192,7 +191,6 @@ class NodeLog:
             self._observers(NodeDown(self._address, cause))
 
     def connected(self) -> None:
-        """Report that a connection to the node is open."""
         self.up()
         if self._observers:
             self._observers(NodeUp(self._address))
@@ -225,7 +223,6 @@ class NodeLog:
             self._tell(logging.INFO, "%s is back and votes", self._address)
 
     def close(self) -> None:
-        """Cancel a log record that is still due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -156,7 +156,6 @@ class PendingRelease:
         self._timer: asyncio.TimerHandle | None = None
 
     def on_reply(self, _index: int, reply: object) -> None:
-        """Take the node's answer."""
         self._releases.answered(self, reply)
 
     def retry_later(self, node_timeout: float, longest: float = float("inf")) -> None:
@@ -169,7 +168,6 @@ class PendingRelease:
             )
 
     def cancel_timer(self) -> None:
-        """Stop the retry schedule."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -215,5 +213,4 @@ class ConnectBacklog:
         return asked
 
     async def wait_taken(self) -> None:
-        """Wait until the backlog is empty."""
         await self._taken.wait()

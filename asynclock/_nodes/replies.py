@@ -215,7 +215,6 @@ class Gather:
         """Seconds that the others get once enough have answered."""
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Keep reply number `index`."""
         self.found[index] = reply
         self._missing -= not isinstance(reply, Failure)
         if len(self.found) == self._size:

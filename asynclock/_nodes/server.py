@@ -72,7 +72,10 @@ Dial = Callable[["ServerNode", float], Awaitable[tuple[Link, Facts]]]
 
 
 class ServerNode(Node):
-    """One endpoint and its connections, of which at most one is open."""
+    """One endpoint and its connections, of which at most one is open.
+
+    `Node` and `LinkListener` say what its methods do.
+    """
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
@@ -102,16 +105,13 @@ class ServerNode(Node):
 
     @property
     def link(self) -> Link | None:
-        """The open link, or None."""
         return self._link
 
     @property
     def votes_from(self) -> float:
-        """The moment from which the guards let the node vote."""
         return self.trust.votes_from
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
-        """Send `command`; `sink` gets the answer; see `Node.ask`."""
         if arm:
             command = command.behind(CACHING)
         link = self._link
@@ -129,7 +129,6 @@ class ServerNode(Node):
 
     @property
     def silence(self) -> Failure | None:
-        """Why a request would fail at once, or None if it would be sent or wait for a link."""
         link = self._link
         if link is None:
             return self._down
@@ -141,23 +140,17 @@ class ServerNode(Node):
 
     @property
     def takes_batches(self) -> bool:
-        """Whether the node can take a command for several names now."""
         link = self._link
         if link is None or link.stalled_since:
             return False
         return not self.pending.late_acquires
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if `takes_batches` is true.
-
-        With `now`, write them and everything before them; otherwise this tick does so later.
-        """
         if self._link is not None:
             bounded = self._bounded(command) if command.give_up_at else command
             self._link.send(bounded, sink, index, now=now)
 
     def write(self) -> None:
-        """Write all queued commands now instead of at the end of the tick."""
         if self._link is not None:
             self._link.flush()
 
@@ -176,7 +169,6 @@ class ServerNode(Node):
         return command.not_after(int(moment * 1_000_000))
 
     def obstacle(self, now: float) -> Failure | None:
-        """Return why the node has no vote at the moment, or None if it has one."""
         if self.rejected is not None:
             return self.rejected
         down = self._link is None and self._down is not None
@@ -187,13 +179,11 @@ class ServerNode(Node):
         return None
 
     def note(self, answer: Failure | None) -> None:
-        """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
         if answer is None or self._link is not None:  # otherwise `_down` already has the cause
             self.lack = answer
             self._log.answered(answer)
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        """Send a release, even to a node that does not answer; keep it if there is no link."""
         link = self._link
         if link is not None:
             if (silence := self.silence) is not None and command.asked_since > link.stalled_since:
@@ -255,7 +245,6 @@ class ServerNode(Node):
         return self._link is None or not self._link.releasing
 
     async def settle(self) -> None:
-        """Wait until the node has executed all releases; the caller must limit the time."""
         self.pending.drop_expired()
         while not self.settled:
             await self._backlog.wait_taken()
@@ -347,7 +336,6 @@ class ServerNode(Node):
             self.on_wake(None)  # the last connection's push requests are lost
 
     def check_clock(self) -> None:
-        """Ask for the node's clock now, unless the link is down or stalled."""
         if self._link is not None and not self._link.stalled_since:
             self._link.send(TIME, Take(partial(self._told_clock, _clock.now())), 0)
 
@@ -427,7 +415,6 @@ class ServerNode(Node):
         self._down = CONNECTION_INHERITED
 
     async def finish(self) -> None:
-        """Close the link for good once all queued commands have been written."""
         self._finished = True
         if self._link is not None:
             await self._link.finish()
@@ -436,11 +423,9 @@ class ServerNode(Node):
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the server is one of a Cluster, whose redirects are followed."""
         return self.pending.on_redirect is not None
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
-        """Take a reading of the node's clock, in seconds since 1970."""
         if self._link is None:
             # During the handshake the restart guard still needs the previous process's last reply.
             self._reading = clock, sent, received
@@ -470,7 +455,6 @@ class ServerNode(Node):
             self.on_wake(key.decode("utf-8", "surrogateescape"))
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        """Note that the connection ended, and keep the releases that may be lost with it."""
         if link is self._link:
             self._link = None
             self._asked_until = link.stalled_since or _clock.now()
@@ -483,7 +467,6 @@ class ServerNode(Node):
     # state
 
     def state(self, now: float) -> str:
-        """Return "up", "stalled", "down", "connecting", "quarantined" or "rejected"."""
         if self.rejected is not None:
             return "rejected"
         if self._link is None:
@@ -493,7 +476,6 @@ class ServerNode(Node):
         return "quarantined" if now < self.trust.votes_from else "up"
 
     def cause(self, now: float) -> str:
-        """Return why the state is not "up", or the error that the node last answered; else ""."""
         obstacle = self.obstacle(now)
         if obstacle is not None:
             return obstacle.cause

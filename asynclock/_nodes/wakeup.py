@@ -170,6 +170,5 @@ class Watch:
             self._future.set_result(None)
 
     def close(self) -> None:
-        """Stop watching."""
         self.reset()
         self._owner.drop(self)

@@ -80,7 +80,6 @@ class ClusterNode(Node):
     # requests
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
-        """Send `command` to the server that has its keys; see `Node.ask`."""
         RoutedCommand(self, command, sink, index, arm=arm).go()
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
@@ -101,13 +100,11 @@ class ClusterNode(Node):
         return True
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the acquire of one name; see `Node.send_batch`."""
         self.ask(command, sink, index)
         if now:
             self.write()
 
     def write(self) -> None:
-        """Write all queued commands, as `Node.write` does."""
         for server in self.shards:
             server.write()
 
@@ -166,7 +163,6 @@ class ClusterNode(Node):
     # the view
 
     async def keep(self) -> None:
-        """Read the cluster's view again and again until cancelled; run this in one task."""
         try:
             while True:
                 self._wanted.clear()
@@ -261,7 +257,6 @@ class ClusterNode(Node):
         return self._shards.view is not None and (len(self.owed) > 0 or self.parked.releases)
 
     async def settle(self) -> None:
-        """Wait until every server has executed all its releases; the caller must limit the time."""
         while not self.settled:
             await asyncio.gather(*(node.settle() for node in self._kept))
             if self._homeless:
@@ -269,7 +264,6 @@ class ClusterNode(Node):
                 await asyncio.sleep(LOOK_GAP)
 
     async def finish(self) -> None:
-        """Close all links once all queued commands have been written."""
         await asyncio.gather(*(node.finish() for node in (*self.shards, *self._reader)))
 
     def check_clock(self) -> None:
@@ -449,7 +443,6 @@ class RoutedCommand:
         (shard.deliver if self.release else shard.ask)(command, self, 0)
 
     def on_reply(self, _index: int, reply: Any) -> None:
-        """Take the shard's answer: pass it on, or follow its redirect."""
         shard, operation = self._shard, self._command.op
         self._cluster.round_trip = shard.round_trip
         if type(reply) is Failure:

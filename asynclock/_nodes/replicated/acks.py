@@ -159,7 +159,6 @@ class InOrder:
         self._replies: list[Any] = []
 
     def on_reply(self, _index: int, reply: Any) -> None:
-        """Take the next reply."""
         self._replies.append(reply)
         if len(self._replies) == self._size:
             self._then(*self._replies)

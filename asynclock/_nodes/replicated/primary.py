@@ -207,7 +207,6 @@ class WatchedNode(ServerNode):
             await self._confirmed.wait()
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
-        """Send `command` unless the primary may have been replaced; see `Node.ask`."""
         doubt = self.doubted(_clock.now())
         if doubt is None:
             super().ask(command, sink, index, arm=arm)
@@ -215,7 +214,6 @@ class WatchedNode(ServerNode):
             sink.on_reply(index, doubt)
 
     def obstacle(self, now: float) -> Failure | None:
-        """Return why the node has no vote at the moment, or None if it has one."""
         return self.doubted(now) or super().obstacle(now)
 
     def state(self, now: float) -> str:

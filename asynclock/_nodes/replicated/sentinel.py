@@ -126,7 +126,6 @@ class SentinelNode(WatchedNode):
         self._heirs = Heirs()
 
     async def keep(self) -> None:
-        """Keep a link to the primary open until cancelled."""
         tasks = Background()
         try:
             for sentinel in self._sentinels:
@@ -137,7 +136,6 @@ class SentinelNode(WatchedNode):
             await tasks.aclose()
 
     async def finish(self) -> None:
-        """Close all links once all queued commands have been written."""
         await super().finish()
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
