@@ -20,18 +20,20 @@ from rich.console import Console
 
 import asynclock
 from asynclock.cli import demo
-from asynclock.cli import demo_service as service
 from asynclock.cli.demo import (
     Act,
     DemoError,
+    Guards,
     Lines,
     Screen,
     ServiceProcess,
+    Store,
     _act,
     _result,
     _verdict,
+    buy,
+    user,
 )
-from asynclock.cli.demo_service import Guards, Store, buy, user
 from asynclock.testing import run_virtual
 from tests.waiting import PATIENCE, in_virtual_time
 
@@ -290,7 +292,7 @@ def test_both_services_get_what_they_need_and_are_ended(
     with contextlib.nullcontext() if begins else pytest.raises(DemoError, match="orders-b ended"):
         asyncio.run(play())
     assert all(process.closed for process in processes)
-    module = (sys.executable, "-m", "asynclock.cli.demo_service")
+    module = (sys.executable, "-m", "asynclock.cli.demo")
     assert started == [
         (*module, str(tmp_path), name, "10", "2.0", "redis://a", "redis://b", True)
         for name in ("orders-a", "orders-b")
@@ -312,10 +314,10 @@ def test_a_service_reads_its_arguments_and_leaves_ctrl_c_to_the_demo(
     played = SimpleNamespace(
         signal=lambda *words: given.append(words), SIGINT=signal.SIGINT, SIG_IGN=signal.SIG_IGN
     )
-    monkeypatch.setattr(service, "signal", played)
-    monkeypatch.setattr(service, "serve", serve)
+    monkeypatch.setattr(demo, "signal", played)
+    monkeypatch.setattr(demo, "serve", serve)
     monkeypatch.setattr(sys, "argv", ["service", "/f", "orders-a", "10", "2.5", "redis://a", "b"])
-    service.main()
+    demo.main()
     assert given == [
         (signal.SIGINT, signal.SIG_IGN),
         (Path("/f"), "orders-a", 10, 2.5, ["redis://a", "b"]),
@@ -340,7 +342,7 @@ async def test_a_service_answers_each_order_until_its_input_ends(
         os.write(writing, json.dumps({"act": act, "order": order, "at": 0.0}).encode() + b"\n")
     os.close(writing)
     async with asyncio.timeout(PATIENCE):
-        await service.serve(tmp_path, "orders-a", 3, 20.0, ["memory://"])
+        await demo.serve(tmp_path, "orders-a", 3, 20.0, ["memory://"])
     assert settings == [(("memory://",), {"ttl": 20.0, "max_ttl": 20.0, "label": "orders-a"})]
     ready, *sold = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert ready == {"ready": "orders-a"}
@@ -425,8 +427,8 @@ def test_a_user_tries_again_for_half_a_minute(
             return True
         raise error
 
-    monkeypatch.setattr(service, "buy", fails)
-    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(demo, "buy", fails)
+    monkeypatch.setattr(demo, "time", SimpleNamespace(monotonic=lambda: now))
     nothing: Any = None
     with contextlib.nullcontext() if ends < 1e9 else pytest.raises(type(error)):
         assert run_virtual(user(nothing, 1, 1, "ann", nothing))
@@ -434,5 +436,5 @@ def test_a_user_tries_again_for_half_a_minute(
 
 
 def test_a_user_waits_longer_than_a_lease_of_a_killed_service_lasts() -> None:
-    assert service.ACQUIRE_TIMEOUT > 2 * demo.TTL
-    assert demo.ANSWER_TIMEOUT > service.ACQUIRE_TIMEOUT
+    assert demo.ACQUIRE_TIMEOUT > 2 * demo.TTL
+    assert demo.ANSWER_TIMEOUT > demo.ACQUIRE_TIMEOUT
