@@ -18,9 +18,9 @@ from . import _clock
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
 from ._nodes.endpoint import Endpoint, as_options, spelled
+from ._nodes.handshake import RECORD_KEY, RECORD_RETENTION, kept, reading, telling
 from ._nodes.multiplexer import NAMED, digest
 from ._nodes.node import HALF_OPEN, Node
-from ._nodes.own_keys import RECORD_KEY, RECORD_RETENTION, kept, reading, telling
 from ._nodes.replies import Failure
 from ._nodes.script import Command
 from ._primitives.register import Register

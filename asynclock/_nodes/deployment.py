@@ -11,10 +11,9 @@ from .._rules.trust import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .endpoint import Endpoint, Seeds, check_arguments, spelled
-from .handshake import dial
+from .handshake import RECORD_KEY, WITNESS_KEY, dial
 from .link import Link
 from .node import Node, NodeSettings
-from .own_keys import RECORD_KEY, WITNESS_KEY
 from .replicated.acks import MARK_KEY, Acks, KnownReplicas, leave_mark
 from .replicated.primary import PrimaryDialer
 from .replicated.sentinel import SentinelNode, Service

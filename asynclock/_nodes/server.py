@@ -21,19 +21,19 @@ from .. import _clock, _forks
 from .._rules.nodeset import Kept
 from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
-from . import own_keys
-from .handshake import why_unready
+from .handshake import asking_witness, kept, reading, telling, why_unready, witnessed
 from .link import Link
 from .node import (
     FLUSH,
     NOT_AFTER_GRACE,
+    ConnectBacklog,
     Node,
     NodeLog,
     NodeSettings,
+    PendingReleases,
     leave_replica,
     watch,
 )
-from .owed import ConnectBacklog, PendingReleases
 from .replies import (
     NO_TRUST,
     NOBODY,
@@ -365,17 +365,17 @@ class ServerNode(Node):
         Our own change causes no push to us, and ends the request for the next push.
         """
         if self._link is not None:
-            self._link.send(own_keys.telling(self.settings.record_key, newest, name), NOBODY, 0)
+            self._link.send(telling(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)
 
     def _read_record(self, link: Link) -> None:
-        caching, reading = own_keys.reading(self.settings.record_key)
+        caching, question = reading(self.settings.record_key)
         link.send(caching, NOBODY, 0)
-        link.send(reading, _at_once(link, self._keeps, self.read_record), 0)
+        link.send(question, _at_once(link, self._keeps, self.read_record), 0)
 
     def _keeps(self, reply: Any) -> None:
         if self.trust.facts is not None and not isinstance(reply, Failure):
-            self.trust.facts = replace(self.trust.facts, kept=own_keys.kept(reply))
+            self.trust.facts = replace(self.trust.facts, kept=kept(reply))
             self.on_connect(self)
 
     # the witness
@@ -398,11 +398,11 @@ class ServerNode(Node):
         key = self.settings.witness_key
         if self._link is not None and key and self.settings.restart_guard:
             saw, again = partial(self._saw, cause), partial(self._look_again, cause)
-            question = own_keys.asking_witness(key, self.entropy(10).hex())
+            question = asking_witness(key, self.entropy(10).hex())
             self._link.send(question, _at_once(self._link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
-        self._forgot(self.trust.saw(own_keys.witnessed(reply), _clock.now(), cause))
+        self._forgot(self.trust.saw(witnessed(reply), _clock.now(), cause))
 
     def _forgot(self, seconds: float) -> None:
         if seconds:

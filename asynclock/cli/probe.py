@@ -15,9 +15,16 @@ from .. import _clock
 from .._inspect.survey import ask
 from .._keys import FENCE, MARKER, lock_key
 from .._nodes.endpoint import Endpoint, redacted
-from .._nodes.handshake import HandshakeError, ask_whether_one_server, greet
+from .._nodes.handshake import (
+    RECORD_KEY,
+    WITNESS_KEY,
+    HandshakeError,
+    ask_whether_one_server,
+    greet,
+    kept,
+    reading,
+)
 from .._nodes.link import Link
-from .._nodes.own_keys import RECORD_KEY, WITNESS_KEY, kept, reading
 from .._nodes.replicated.acks import Acks
 from .._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
 from .._nodes.script import Command

@@ -19,8 +19,7 @@ from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..multiplexer import quarantined
-from ..node import Node
-from ..owed import PendingReleases
+from ..node import Node, PendingReleases
 from ..replicated.acks import UNSUPPORTED
 from ..replicated.primary import POLL, PrimaryDialer, WatchedNode
 from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by

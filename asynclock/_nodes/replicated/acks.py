@@ -30,9 +30,8 @@ from ..._rules.heirs import Look, Looks, Roster
 from ..._rules.quorum import majority
 from ..._rules.trust import Facts
 from ...errors import ConfigurationError
-from ..handshake import HandshakeError
+from ..handshake import OWN_KEYS, HandshakeError
 from ..link import Link, LinkListener
-from ..own_keys import OWN_KEYS
 from ..replies import NO_ACKS, NOBODY, REDIRECTS, Failure, Sink, number, parse_info, reader
 from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
 

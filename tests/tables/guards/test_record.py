@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock._nodes import own_keys
+from asynclock._nodes.handshake import OWN_KEYS
 from asynclock.testing.memory import MemoryNode
 from tests.guards.nodes import RECORD, SETTINGS, pushed
 from tests.waiting import in_virtual_time, until
@@ -31,7 +31,7 @@ async def test_a_node_takes_a_record_that_nobody_has_overtaken(
     node = MemoryNode()
     for field, word in zip(FIELDS, before.split(), strict=False):
         await node.command("HSET", "r", field, word)
-    script = own_keys.OWN_KEYS.source
+    script = OWN_KEYS.source
     assert await node.command("EVAL", script, 1, "r", "record", *told.split(), 90_000) == reply
     assert await node.command("HMGET", "r", *FIELDS) == after.split()
     assert not reply or 80_000 < await node.command("PTTL", "r") <= 90_000

@@ -14,7 +14,7 @@ from typing import Any
 import hiredis
 
 from asynclock import _clock
-from asynclock._nodes import own_keys
+from asynclock._nodes.handshake import reading
 from asynclock._nodes.link import Link
 from asynclock._nodes.replicated.acks import AckedLink, Acks
 from asynclock._nodes.replies import Failure
@@ -58,7 +58,7 @@ def command(words: str) -> Command:
         claims = [word for part in parts for word in part.claims]
         return BatchCommand(SCRIPT, ("k",), (BATCH, *args), claims, lambda: parts)
     if op == "record":
-        return own_keys.reading("#set")[1]
+        return reading("#set")[1]
     if not args:
         return Command.plain(op)
     made = Command(SCRIPT, ("k",), (op, *args))

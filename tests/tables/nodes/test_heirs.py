@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
+from asynclock._nodes.handshake import OWN_KEYS
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.own_keys import OWN_KEYS
 from asynclock._nodes.replicated import acks as marks
 from asynclock._nodes.replicated import primary as primaries
 from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term

@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes.node import FIRST_REPLICA_RECHECK, NOT_AFTER_GRACE
-from asynclock._nodes.owed import RETRY_MARGIN, ConnectBacklog, PendingReleases
+from asynclock._nodes.node import (
+    FIRST_REPLICA_RECHECK,
+    NOT_AFTER_GRACE,
+    RETRY_MARGIN,
+    ConnectBacklog,
+    PendingReleases,
+)
 from asynclock._nodes.replies import NOBODY, Failure
 from asynclock._nodes.script import Command
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT

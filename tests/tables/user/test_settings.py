@@ -14,8 +14,8 @@ from asynclock import ConfigurationError, _settings
 from asynclock._engine.context import EngineSettings
 from asynclock._engine.spec import LeaseOptions
 from asynclock._keys import lock_key, split
+from asynclock._nodes.handshake import RECORD_KEY
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.own_keys import RECORD_KEY
 from asynclock.fleet import fleet_record
 from asynclock.manager import node_access
 from tests.engine.virtual_nodes import TTL, Nodes, virtual
