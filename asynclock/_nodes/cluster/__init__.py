@@ -20,8 +20,8 @@ from ..endpoint import Endpoint
 from ..handshake import why_unready
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
+from ..replicated import POLL, PrimaryDialer, WatchedNode
 from ..replicated.acks import UNSUPPORTED
-from ..replicated.primary import POLL, PrimaryDialer, WatchedNode
 from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
 from ..script import ACQUIRE, ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode

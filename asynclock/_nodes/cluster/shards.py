@@ -24,8 +24,7 @@ from ..endpoint import Endpoint
 from ..handshake import HandshakeError
 from ..link import Link
 from ..node import Node, NodeSettings
-from ..replicated.acks import AckedLink, KnownReplicas
-from ..replicated.primary import (
+from ..replicated import (
     SILENT,
     PrimaryDialer,
     WatchedNode,
@@ -33,6 +32,7 @@ from ..replicated.primary import (
     poll_patience,
     source_node,
 )
+from ..replicated.acks import AckedLink, KnownReplicas
 from ..replies import REDIRECTS, Failure, number, parse_info
 from ..script import Command
 from ..server import ServerNode

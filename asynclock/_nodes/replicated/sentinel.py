@@ -29,8 +29,8 @@ from ..link import Link
 from ..replies import Failure, by_field, told_by
 from ..script import Command
 from ..server import ServerNode
+from . import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, source_node
 from .acks import MARGIN, AckedLink, Heirs, KnownReplicas, Term
-from .primary import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, source_node
 
 if TYPE_CHECKING:
     from redis.asyncio.sentinel import SentinelConnectionPool

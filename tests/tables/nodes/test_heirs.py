@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
+from asynclock._nodes import replicated as primaries
 from asynclock._nodes.handshake import OWN_KEYS
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import acks as marks
-from asynclock._nodes.replicated import primary as primaries
 from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term
 from asynclock._nodes.replies import NO_ACKS, Failure, Sink
 from asynclock._rules.trust import Facts
