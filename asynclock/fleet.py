@@ -11,7 +11,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from . import _clock
@@ -128,17 +127,27 @@ class Fleet:
         await self._locks.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._locks.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._locks.aclose()
 
     async def show(self) -> FleetState:
         """Return what the nodes keep, and which clients are connected to them."""
-        return await fleet_state(self._locks)
+        nodes = node_access(self._locks).nodes
+        found = await asyncio.gather(*(ask(node, reading(self._key)[1]) for node in nodes))
+        listed = await asyncio.gather(*(ask(node, CLIENTS) for node in nodes))
+        keeps = [kept(reply) for reply in found]
+        newest = max(keeps, default=NOTHING)
+        states = []
+        for node, reply, one in zip(nodes, found, keeps, strict=True):
+            record = NodeSet.parse(one.text)
+            cause = reply.cause if isinstance(reply, Failure) else None
+            epoch = None if record is None else record.epoch
+            name = one.name or node.address
+            states.append(NodeState(node.address, name, epoch, one.number, bool(one.name), cause))
+        record = NodeSet.parse(newest.text)
+        ours = [one for one in _connections(listed) if _may_be_ours(one)]
+        silent = any("t" not in one.get("flags", "") for one in ours)
+        return FleetState(record, newest, tuple(states), clients_of(record, listed), silent)
 
     async def record(self, *, force: bool = False) -> FleetState:
         """Write the first record: the set consists of the nodes of this object.
@@ -312,33 +321,6 @@ def fleet_record(locks: LockManager) -> Register:
     access = node_access(locks)
     key = access.prefix + RECORD_KEY
     return Register(access.engine, "the set of nodes", key, RECORD_RETENTION)
-
-
-async def fleet_state(locks: LockManager) -> FleetState:
-    """Ask all nodes at once."""
-    access = node_access(locks)
-    key = access.prefix + RECORD_KEY
-    found = await asyncio.gather(*(ask(node, reading(key)[1]) for node in access.nodes))
-    listed = await asyncio.gather(*(ask(node, CLIENTS) for node in access.nodes))
-    return state_of(access.nodes, found, listed)
-
-
-def state_of(nodes: Sequence[Node], found: Sequence[Any], listed: Sequence[Any]) -> FleetState:
-    """Return the state in the replies to `reading` and CLIENT LIST."""
-    keeps = [kept(reply) for reply in found]
-    newest = max(keeps, default=NOTHING)
-    states = []
-    for node, reply, one in zip(nodes, found, keeps, strict=True):
-        record = NodeSet.parse(one.text)
-        cause = reply.cause if isinstance(reply, Failure) else None
-        epoch = None if record is None else record.epoch
-        name = one.name or node.address
-        states.append(NodeState(node.address, name, epoch, one.number, bool(one.name), cause))
-    record = NodeSet.parse(newest.text)
-    silent = any(
-        "t" not in one.get("flags", "") for one in _connections(listed) if _may_be_ours(one)
-    )
-    return FleetState(record, newest, tuple(states), clients_of(record, listed), silent)
 
 
 def clients_of(record: NodeSet | None, listed: Sequence[Any]) -> tuple[Client, ...] | None:

@@ -150,7 +150,7 @@ def unreachable(server: Probe, failure: Failure) -> Found:
     if server.tls is not None:
         yield about(server, server.tls)
     elif TOO_MANY in failure.cause:
-        yield from _no_connection_left(server)
+        yield _no_connection_left(server)
     elif failure.code in ("WRONGPASS", "NOAUTH", "NOPERM"):
         yield about(server, "login", cause=failure.cause)
     elif "does not speak" in failure.cause or "nobody asked" in failure.cause:
@@ -163,41 +163,27 @@ def unreachable(server: Probe, failure: Failure) -> Found:
         yield about(server, "unreachable", cause=failure.cause)
 
 
-def version(server: Probe, _: Purpose) -> Found:
-    """The version is supported."""
-    found = server.info.get("redis_version", "")
-    numbers = major_minor(found)
+def kind(server: Probe, purpose: Purpose) -> Found:
+    """The node is one plain server of a supported version, a primary, and names its process.
+
+    It may be one of a Cluster only if all keys lie in one slot of its own.
+    """
+    info, facts = server.info, server.facts
+    version = info.get("redis_version", "")
+    numbers = major_minor(version)
     if numbers and numbers < OLDEST:
-        yield about(server, "version", version=found)
-
-
-def role(server: Probe, _: Purpose) -> Found:
-    """The node is a primary and a plain server."""
-    info = server.info
+        yield about(server, "version", version=version)
     if is_sentinel(info):
         yield about(server, "sentinel", address=server.address)
-    elif server.facts.role not in (None, "master"):
+    elif facts.role not in (None, "master"):
         primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         yield about(server, "replica", primary=primary)
-
-
-def cluster(server: Probe, purpose: Purpose) -> Found:
-    """The node is not a single server of a Cluster, unless all keys lie in one slot of its own."""
     alone = "+cluster" not in server.url and not _HASH_TAG.search(purpose.prefix)
-    if server.info.get("cluster_enabled") == "1" and alone:
+    if info.get("cluster_enabled") == "1" and alone:
         yield about(server, "cluster", address=server.address)
-
-
-def proxy(server: Probe, _: Purpose) -> Found:
-    """One address leads to one server."""
-    first, second = server.facts.run_id, server.other_run_id
-    if first and second and first != second:
+    if facts.run_id and server.other_run_id and facts.run_id != server.other_run_id:
         yield about(server, "proxy")
-
-
-def process(server: Probe, _: Purpose) -> Found:
-    """INFO names the server's process."""
-    if server.info and server.facts.run_id is None:
+    if info and facts.run_id is None:
         yield about(server, "no-run-id")
 
 
@@ -249,19 +235,6 @@ def _severity(command: str) -> Severity:
     return Severity.NOTE if command in HELPFUL else Severity.WARNING
 
 
-def full(server: Probe, _: Purpose) -> Found:
-    """A second client can connect."""
-    failure = server.refused.get(SECOND)
-    if failure is not None and TOO_MANY in failure.cause:
-        yield from _no_connection_left(server)
-
-
-def _no_connection_left(server: Probe) -> Found:
-    what = "it accepts no more connections: maxclients is reached"
-    wanted = max(10_000, 2 * server.setting("maxclients"))
-    yield about(server, "maxclients", severity=Severity.ERROR, what=what, wanted=wanted)
-
-
 def usable(server: Probe, _: Purpose) -> Found:
     """A lock could be taken, and every other primitive used."""
     for kind, cause in server.unusable.items():
@@ -291,14 +264,6 @@ def tracking(server: Probe, _: Purpose) -> Found:
             yield about(server, "tracking", command=command, cause=failure.cause, user=server.user)
 
 
-def access(server: Probe, _: Purpose) -> Found:
-    """Only the locks' own users may delete locks."""
-    if not server.local and not server.login:
-        yield about(server, "open")
-    if not server.local and not server.url.startswith("rediss"):
-        yield about(server, "plain")
-
-
 # ---- One server: memory, disk, replicas, clock, load ---------------------------------------------
 
 
@@ -321,7 +286,7 @@ SAVES = {
 
 
 def memory(server: Probe, _: Purpose) -> Found:
-    """No lock is evicted, and none refused, because memory is short."""
+    """No lock is evicted or refused because memory is short, and counters take little of it."""
     facts, limit = server.facts, server.number("maxmemory")
     if facts.evicts:
         severity = Severity.ERROR if limit else Severity.WARNING
@@ -329,13 +294,9 @@ def memory(server: Probe, _: Purpose) -> Found:
     used = server.number("used_memory")
     if limit and used > FULL * limit:
         yield about(server, "memory", share=used / limit, wanted=2 * limit)
-
-
-def counters(server: Probe, _: Purpose) -> Found:
-    """Counters of names that were used once take little memory."""
-    found = server.counters
-    if found is not None and (found.size or 0) > HEAVY:
-        yield about(server, "counters", shown=found.shown)
+    counters = server.counters
+    if counters is not None and (counters.size or 0) > HEAVY:
+        yield about(server, "counters", shown=counters.shown)
 
 
 def persistence(server: Probe, purpose: Purpose) -> Found:
@@ -450,13 +411,26 @@ def speed(server: Probe, purpose: Purpose) -> Found:
 
 
 def connections(server: Probe, _: Purpose) -> Found:
-    """Room for clients, and connections that stay open."""
+    """There is room for clients, connections stay open, and only the locks' own users have them."""
     most, clients = server.setting("maxclients"), server.number("connected_clients")
     if most and (clients > FULL * most or most - clients < SPARE_CONNECTIONS):
         what = f"{clients} of {most} connections are in use"
         yield about(server, "maxclients", what=what, wanted=max(10_000, 2 * most))
     if seconds := server.setting("timeout"):
         yield about(server, "idle-timeout", seconds=seconds)
+    if not server.local and not server.login:
+        yield about(server, "open")
+    if not server.local and not server.url.startswith("rediss"):
+        yield about(server, "plain")
+    failure = server.refused.get(SECOND)
+    if failure is not None and TOO_MANY in failure.cause:
+        yield _no_connection_left(server)
+
+
+def _no_connection_left(server: Probe) -> Finding:
+    what = "it accepts no more connections: maxclients is reached"
+    wanted = max(10_000, 2 * server.setting("maxclients"))
+    return about(server, "maxclients", severity=Severity.ERROR, what=what, wanted=wanted)
 
 
 # ---- The record of the fleet's set of nodes ------------------------------------------------------
@@ -516,8 +490,8 @@ def _clients(known: NodeSet, servers: Sequence[Probe]) -> Found:
 
 
 CHECKS: tuple[Callable[[Probe, Purpose], Found], ...] = (
-    *(version, role, cluster, proxy, process, memory, counters, writes, rights, tracking),
-    *(persistence, disk, restart, clock, replicas, speed, connections, access, full, usable),
+    *(kind, memory, writes, rights, tracking, persistence, disk, restart, clock, replicas),
+    *(speed, connections, usable),
 )
 
 

@@ -15,16 +15,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from .._nodes.endpoint import Endpoint, Seeds, redacted
-from .._nodes.handshake import HandshakeError, greet
 from .._nodes.replicated.acks import Acks
 from .._nodes.replicated.sentinel import Service
 from .._nodes.replies import Failure
-from .._nodes.script import Command
 from . import _app
 from ._output import clean, console, print_json, print_table
 from ._settings import Settings, load, repeated
 from .checks import Call, Finding, Found, Severity, examine, finding
-from .probe import REPLY_TIMEOUT, NullListener, Probe, Purpose, probe, use_everything
+from .probe import Probe, Purpose, probe, replies_of, use_everything
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -211,24 +209,13 @@ async def resolve(url: str) -> Group:
     return Group([(Endpoint.of(url), url)])
 
 
-async def _ask(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:
-    try:
-        link = await greet(endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
-    except HandshakeError as error:
-        return error.failure
-    try:
-        return list(await asyncio.gather(*(link.ask(Command.plain(*one)) for one in commands)))
-    finally:
-        link.close("done")
-
-
 async def _behind_sentinels(url: str) -> Group:
     service, found = Service.from_url(url), Group()
     questions = (
         ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name),
         ("SENTINEL", "CKQUORUM", service.name),
     )
-    replies = await asyncio.gather(*(_ask(one, *questions) for one in service.sentinels))
+    replies = await asyncio.gather(*(replies_of(one, *questions) for one in service.sentinels))
     named: list[tuple[str, int]] = []
     for sentinel, reply in zip(service.sentinels, replies, strict=True):
         found.findings += _of_sentinel(sentinel, service.name, reply)
@@ -263,7 +250,7 @@ def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -
 async def _in_cluster(url: str) -> Group:
     seeds, found = Seeds(url, port=6379).endpoints(), Group()
     for seed in seeds:
-        reply = await _ask(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"))
+        reply = await replies_of(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"))
         if isinstance(reply, Failure) or not isinstance(reply[1], bytes):
             continue
         if b"cluster_state:ok" not in reply[0]:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -276,14 +276,21 @@ async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -
 
 async def _second_connection(found: Probe) -> None:
     """Open another connection, which a proxy or balancer may lead to another server."""
+    replies = await replies_of(found.endpoint, ("INFO", "server"))
+    if isinstance(replies, Failure):
+        found.refused[SECOND] = replies
+    else:
+        found.other_run_id = parse_info(replies[0]).get("run_id")
+
+
+async def replies_of(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:
+    """Return what a server replies on a connection of its own, or why there is none."""
     try:
-        link = await greet(found.endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
+        link = await greet(endpoint, NullListener(), REPLY_TIMEOUT, REPLY_TIMEOUT)
     except HandshakeError as error:
-        found.refused[SECOND] = error.failure
-        return
+        return error.failure
     try:
-        said = parse_info(await link.ask(Command.plain("INFO", "server")))
-        found.other_run_id = said.get("run_id")
+        return list(await asyncio.gather(*(link.ask(Command.plain(*one)) for one in commands)))
     finally:
         link.close("done")
 

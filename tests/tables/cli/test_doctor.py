@@ -132,7 +132,7 @@ def test_the_servers_behind_a_url(case: str, monkeypatch: pytest.MonkeyPatch) ->
         asked.append("; ".join(" ".join(one) for one in commands))
         return replies[endpoint.host]
 
-    monkeypatch.setattr(doctor, "_ask", ask)
+    monkeypatch.setattr(doctor, "replies_of", ask)
     found = run_virtual(doctor.resolve(url))
     assert [(server.address, way) for server, way in found.servers] == [(s, url) for s in servers]
     for one, (begin, what, fix) in zip(
@@ -161,14 +161,14 @@ def test_a_connection_on_the_way_is_closed_and_its_failure_is_an_answer(
             raise HandshakeError(GONE)
         return Link()
 
-    monkeypatch.setattr(doctor, "greet", greet)
+    monkeypatch.setattr(probe, "greet", greet)
     here, gone = (Endpoint.from_url(f"redis://{host}") for host in ("here", "gone"))
-    assert run_virtual(doctor._ask(here, ("PING",), ("INFO",))) == [
+    assert run_virtual(probe.replies_of(here, ("PING",), ("INFO",))) == [
         b"*1\r\n$4\r\nPING\r\n",
         b"*1\r\n$4\r\nINFO\r\n",
     ]
     assert closed == ["done"]
-    assert run_virtual(doctor._ask(gone, ("PING",))) is GONE
+    assert run_virtual(probe.replies_of(gone, ("PING",))) is GONE
 
 
 # ---- other hosts ---------------------------------------------------------------------------------
