@@ -1,11 +1,14 @@
-"""A decorator that holds a lock while a function runs; the call's arguments name the lock."""
+"""A decorator that holds a lock while a function runs; the call's arguments name the lock.
+
+Also the names of locks that templates make of the variables of a web route.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from string import Formatter
 from typing import Any, ParamSpec, TypeVar
 
@@ -137,7 +140,7 @@ def check_function(function: Callable[..., object], template: str, lease: str | 
     """Raise ConfigurationError if the function lacks what the template or the lease needs."""
     signature = inspect.signature(function)
     shown = _name(function)
-    for field in _fields(template):
+    for field in _fields(template, repr(template)):
         if field not in signature.parameters:
             raise ConfigurationError(
                 f"{template!r} names {field!r}, which is not a parameter of {shown}{signature}"
@@ -154,10 +157,64 @@ def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def _fields(template: str) -> list[str]:
+def _fields(template: str, shown: str) -> list[str]:
     # Returns the parameters that a template names: "{order.id}" names order.
     try:
         names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
     except ValueError as error:
-        raise ConfigurationError(f"{template!r} is not a valid template: {error}") from None
+        raise ConfigurationError(f"{shown} is not a valid template: {error}") from None
     return [re.split(r"[.\[]", name, maxsplit=1)[0] for name in names]
+
+
+# ---- The name of a route's lock, made of the route's variables -----------------------------------
+
+
+def check_name(name: object, others: str = "") -> None:
+    """Raise ConfigurationError unless `name` is a template or a plain function of the request.
+
+    `others` says what else the caller accepts.
+    """
+    if isinstance(name, str):
+        variables_of(name)
+    elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):
+        raise ConfigurationError(
+            "a lock name is a template or a function of the request (not async)"
+            f"{others}, not {name!r}"
+        )
+
+
+def name_of_route(template: str, variables: Mapping[str, object]) -> str:
+    """Return a template such as `"orders:{order_id}"`, filled in with the variables of a route.
+
+    Raises ConfigurationError if a variable is missing, or its text differs between processes.
+    """
+    try:
+        return fill_in(template, variables)
+    except KeyError as missing:
+        raise _missing(template, missing, variables) from None
+
+
+def variables_of(template: str) -> frozenset[str]:
+    """Return the variables that a template needs. Raises ConfigurationError if it is malformed."""
+    names = frozenset(_fields(template, f"the lock name {template!r}"))
+    if wrong := sorted(name for name in names if not name.isidentifier()):
+        raise ConfigurationError(f"the lock name {template!r} has a field without a name: {wrong}")
+    return names
+
+
+def check_route(template: str, variables: Collection[str], route: str, others: str = "") -> None:
+    """Raise ConfigurationError if the path of `route` lacks a variable of the template.
+
+    `others` says how else the lock can be named, beside a function of the request.
+    """
+    for missing in sorted(variables_of(template) - set(variables)):
+        text = f"{route}: {_missing(template, repr(missing), variables)}{others}"
+        raise ConfigurationError(text)
+
+
+def _missing(template: str, name: object, variables: Collection[str]) -> ConfigurationError:
+    known = f" ({', '.join(map(repr, sorted(variables)))})" if variables else ""
+    return ConfigurationError(
+        f"the lock name {template!r} needs {name}, which is no variable of the path{known}; a "
+        "function of the request can also name the lock"
+    )

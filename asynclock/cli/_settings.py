@@ -179,7 +179,7 @@ COMMON: Mapping[str, Any] = {
     "--prefix": str,
     "--node-timeout": duration,
 }
-"""The options of _options.py, with the functions that read their values."""
+"""The options that most commands share, with the functions that read their values."""
 
 
 def read_options(

@@ -24,6 +24,7 @@ from .._engine.engine import NodeHealth
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.settings import LockSettings
+from .._primitives.synchronized import check_route
 from .._settings import ConnectSettings
 from ..errors import (
     AcquireTimeoutError,
@@ -35,7 +36,6 @@ from ..errors import (
     QuorumUnavailableError,
 )
 from ..fencing import StaleFenceError
-from ..fencing._naming import check_template
 from ..manager import LockManager, connect
 
 _log = logging.getLogger("asynclock.web")
@@ -354,7 +354,7 @@ class RouteLock:
     def check(self, variables: Collection[str], route: str, others: str = "") -> None:
         """Raise ConfigurationError if the path lacks a variable that the name needs."""
         if isinstance(self._name, str):
-            check_template(self._name, variables, route, others)
+            check_route(self._name, variables, route, others)
 
     async def acquire(self, locks: LockManager, name: object) -> Lease:
         """Acquire the lock for a request, from whose values `name` was made.

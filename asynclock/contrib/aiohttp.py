@@ -33,9 +33,9 @@ from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.register import DEFAULT_KEEP
 from .._primitives.settings import LockSettings
+from .._primitives.synchronized import check_name, name_of_route
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
-from ..fencing._naming import check_name, fill_in
 from ..manager import LockManager
 from . import _web
 from ._idempotency import Idempotent
@@ -287,7 +287,7 @@ def locked(
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
             locks = locks_of(request)
-            wanted = name(request) if callable(name) else fill_in(name, request.match_info)
+            wanted = name(request) if callable(name) else name_of_route(name, request.match_info)
             with while_present(request) as scope:
                 async with await lock.acquire(locks, wanted) as lease:
                     return await handler(first, lease)

@@ -10,8 +10,8 @@ with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
     from aiohttp import web
     from aiohttp.typedefs import Handler, Middleware
 
+from .._primitives.synchronized import check_name, name_of_route
 from . import FenceHeaderError, FenceStore, StaleFenceError, check_fence, refusal
-from ._naming import check_name, fill_in
 
 # They change nothing, so a stale holder may send them (RFC 9110, 9.2.1).
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
@@ -42,7 +42,7 @@ def fence_middleware(
         nowhere = request.match_info.http_exception is not None
         if nowhere or request.method in _SAFE:
             return await handler(request)
-        expected = name(request) if callable(name) else fill_in(name, request.match_info)
+        expected = name(request) if callable(name) else name_of_route(name, request.match_info)
         if expected is None:
             return await handler(request)
         try:

@@ -12,8 +12,8 @@ with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
     from fastapi.encoders import jsonable_encoder
     from starlette.requests import HTTPConnection
 
+from .._primitives.synchronized import check_name, name_of_route
 from . import FenceHeaderError, FenceStamp, FenceStore, StaleFenceError, check_fence, refusal
-from ._naming import check_name, fill_in
 
 Name = str | Callable[[Request], str] | Callable[[WebSocket], str]
 
@@ -87,7 +87,7 @@ def namer(name: Name) -> Callable[[HTTPConnection], Awaitable[str]]:
 
     async def name_of(connection: HTTPConnection) -> str:
         if isinstance(name, str):
-            return fill_in(name, path_values(connection))
+            return name_of_route(name, path_values(connection))
         return cast(Callable[[HTTPConnection], str], name)(connection)
 
     return name_of
