@@ -14,9 +14,8 @@ from .endpoint import Endpoint, Seeds, check_arguments, spelled
 from .handshake import RECORD_KEY, WITNESS_KEY, dial
 from .link import Link
 from .node import Node, NodeSettings
-from .replicated import PrimaryDialer
+from .replicated import PrimaryDialer, SentinelNode, Service
 from .replicated.acks import MARK_KEY, Acks, KnownReplicas, leave_mark
-from .replicated.sentinel import SentinelNode, Service
 from .script import Script
 from .server import ServerNode
 

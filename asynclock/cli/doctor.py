@@ -15,8 +15,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from .._nodes.endpoint import Endpoint, Seeds, redacted
+from .._nodes.replicated import Service
 from .._nodes.replicated.acks import Acks
-from .._nodes.replicated.sentinel import Service
 from .._nodes.replies import Failure
 from . import _app
 from ._output import clean, console, print_json, print_table

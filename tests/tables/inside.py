@@ -14,7 +14,7 @@ from asynclock import LockManager, _clock
 from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import shards
 from asynclock._nodes.endpoint import TLS, Endpoint
-from asynclock._nodes.replicated.sentinel import SentinelNode, SentinelView
+from asynclock._nodes.replicated import SentinelNode, SentinelView
 from asynclock._primitives import election, lock, multi, readwrite, semaphore
 from tests.waiting import until
 

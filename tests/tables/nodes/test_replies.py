@@ -23,9 +23,8 @@ from asynclock._nodes.cluster.shards import (
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import NEEDED_CHECKS, Patience
 from asynclock._nodes.multiplexer import barred, quarantined
-from asynclock._nodes.replicated import SILENT, older, poll
+from asynclock._nodes.replicated import SILENT, SentinelView, agreed_primary, older, poll
 from asynclock._nodes.replicated.acks import leave_mark
-from asynclock._nodes.replicated.sentinel import SentinelView, agreed_primary
 from asynclock._nodes.replies import Failure, Gather, ServerError, failure, parse_info, read_facts
 from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
 from asynclock._primitives.lock import SCRIPT, spec
