@@ -114,12 +114,9 @@ class Guards:
         async with self._local[order]:
             yield 0
 
-    def _distributed(self, order: int) -> AbstractAsyncContextManager[int]:
-        return self._hold(f"order:{order}")
-
     @asynccontextmanager
-    async def _hold(self, name: str) -> AsyncIterator[int]:
-        async with self._locks.lock(name, timeout=ACQUIRE_TIMEOUT) as lease:
+    async def _distributed(self, order: int) -> AsyncIterator[int]:
+        async with self._locks.lock(f"order:{order}", timeout=ACQUIRE_TIMEOUT) as lease:
             yield lease.fence
 
 
