@@ -164,7 +164,7 @@ class Lease(Holding):
 
     def detach(self) -> bytes:
         """Hand the lease out of this process; return a detached ticket, which `resume` takes."""
-        return self._manager.call(self._inner.detach)
+        return self._manager.call(self._inner.detach, undo=self._manager.reclaim)
 
     def publish(self, text: str) -> bool:
         """Publish a message for people, such as "reindexing 40 %"; return whether it is stored now."""

@@ -136,6 +136,11 @@ class Bridge:
         if self.used_here:
             _loop.background().finish(work)
 
+    async def reclaim(self, ticket: bytes) -> None:
+        """End a detached lease whose ticket nobody has, because its thread was interrupted."""
+        with contextlib.suppress(AsyncLockError):
+            await (await self._locks.resume(ticket)).release()
+
     def drop(self, box: list[Any]) -> None:
         """Empty `box` in the event loop, unless this process was forked."""
         if self._pid == os.getpid():

@@ -142,6 +142,14 @@ def change_sides(locks: blocking.LockManager, start: Callable[[], None]) -> None
             pass
 
 
+def detach(locks: blocking.LockManager, start: Callable[[], None]) -> None:
+    with locks.lock("a") as lease:
+        start()
+        ticket = lease.detach()
+        sys.setprofile(None)  # from here on the program has the ticket
+    locks.resume(ticket).release()
+
+
 EARLY: dict[Any, str] = {
     enter_a_lease: "c_return Handler.start|.* Exit.__get__|call Holding.__enter__",
     upgrade: ".* Exit.__get__|call Holding.__enter__",

@@ -265,7 +265,8 @@ def method(one: Member, *, manager: bool) -> str:
         elif returned != one.type:
             value = f"{ours}.call(lambda: listed({value}({passed})))"
         elif isinstance(one.node, ast.AsyncFunctionDef):
-            value = f"{ours}.call({later})"
+            undo = f", undo={ours}.reclaim" if one.name == "detach" else ""
+            value = f"{ours}.call({later}{undo})"
         else:
             value = f"self.call(lambda: answer({later}))" if manager else f"{value}({passed})"
     if returned == "Lease | None" and one.node is None:
