@@ -123,9 +123,9 @@ class Environment:
         self.run(*under, "-m", "pytest", *common, *args, *self.session.posargs)
 
 
-def side_by_side(*steps: Callable[[], object]) -> None:
+def side_by_side(*steps: Callable[[], object], at_once: int = 2) -> None:
     """Run steps two at a time: most of them, such as pip, use one core only."""
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         for step in [pool.submit(step) for step in steps]:
             step.result()
 
@@ -208,10 +208,11 @@ def quick(session: nox.Session) -> None:
 # ------------------------------------------------------------------ tests
 
 ORDINARY = "not cluster and not nightly and not containers"
+# What depends on neither the Python nor the server runs on one of each.
+ELSEWHERE = f"{ORDINARY} and not once"
 # Tests mostly wait: with four workers, two cores are idle for half of the time.
 WORKERS = "8"
-# Without coverage they wait even more; with it they wait less.
-WORKERS_ELSEWHERE = "12"
+# With coverage they wait less.
 WORKERS_MEASURED = "6"
 # Some of them measure time, or play a whole fleet.
 WORKERS_NIGHTLY = "4"
@@ -252,7 +253,6 @@ ON_EACH_PYTHON = [
     "tests/tables/nodes/test_link.py",
     "tests/tables/primitives",
     "tests/test_surface.py",
-    "tests/testing/test_plugin.py",
     "tests/testing/test_servers.py",
     "tests/user",
 ]
@@ -274,28 +274,45 @@ def add_tests(version: str, python: str | None) -> None:
         # Paths on the command line replace the list; `pytest -k` and the like narrow it.
         given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
         chosen = [] if version == MAIN or given else ON_EACH_PYTHON
-        workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
-        environment.pytest("-n", workers, "-m", ORDINARY, *chosen)
+        marked = ELSEWHERE if chosen else ORDINARY
+        environment.pytest("-n", WORKERS, "-m", marked, *chosen)
 
     what = "All ordinary tests, with their coverage," if version == MAIN else "What can differ"
     tests.__doc__ = f"{what} on Python {version}."
 
 
 EVERYDAY = "tests/everyday"
+# It uses nothing of the library, so by day it runs when it has changed.
+MODEL = "tests/model"
+# The session `docs` runs it, which builds the pages.
+PICTURES = "tests/docs/test_pictures.py"
 # Measuring doubles the processor time of Python code; the measured tests reach the same lines.
 UNMEASURED = [
     "tests/benchmarks",
     "tests/contract",
-    "tests/docs/test_pictures.py",
+    "tests/docs",
+    "tests/engine/test_minority.py",
+    "tests/engine/test_retry_after.py",
+    "tests/engine/test_rivals.py",
+    "tests/engine/test_taken_back.py",
     EVERYDAY,
     "tests/examples",
-    "tests/model",
+    "tests/guards/test_moves_in_time.py",
+    MODEL,
+    "tests/nodes/test_odd_shapes.py",
     "tests/packaging",
+    "tests/replicated/test_end_of_loop.py",
     "tests/simulation",
     "tests/test_layers.py",
     "tests/test_public_names.py",
     "tests/typing",
 ]
+
+
+def changed(path: str) -> bool:
+    """Return whether the last commit or the working tree changes something below a path."""
+    same = ["git", "diff", "--quiet", "HEAD~1", "--", path]
+    return subprocess.run(same, cwd=ROOT, capture_output=True, check=False).returncode != 0
 
 
 def measured(environment: Environment) -> None:
@@ -308,14 +325,16 @@ def measured(environment: Environment) -> None:
     environment.pytest("-n", WORKERS_MEASURED, "-m", ORDINARY, *recording, *few, under=under)
     environment.run("coverage", "combine", "-q")
     environment.run("coverage", "report")
-    environment.pytest("-n", WORKERS, "-m", ORDINARY, *UNMEASURED)
+    elsewhere = [PICTURES] if changed(MODEL) else [PICTURES, MODEL]
+    few = [f"--ignore={path}" for path in elsewhere]
+    environment.pytest("-n", WORKERS, "-m", ORDINARY, *few, *UNMEASURED)
 
 
 for _version, _python in PYTHONS.items():
     add_tests(_version, _python)
 
 
-@nox.session
+@nox.session(default=False)
 def cluster(session: nox.Session) -> None:
     """Traffic from several processes under faults, the recorded history checked."""
     Environment(session).pytest("-n", "4", "-m", "cluster and not nightly", "tests/cluster")
@@ -332,8 +351,8 @@ def mutation(session: nox.Session) -> None:
     if session.posargs:
         play(*session.posargs)
         return
-    play("--changed", "--seconds", "60")
-    play("--seconds", "120")
+    play("--changed", "--seconds", "45")
+    play("--seconds", "75")
 
 
 @nox.session(default=False)
@@ -350,8 +369,8 @@ def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
 
     The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
-    their times; the contract on each server here, and with the lowest versions; an hour of
-    mutants, others each night. With arguments, only the first.
+    their times; the model; the contract on each server here, and with the lowest versions; an hour
+    of mutants, others each night. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
     if session.posargs:  # those may say how many at a time
@@ -360,6 +379,7 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, "-n", WORKERS_NIGHTLY, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
+        "model": partial(Environment(session).pytest, "-n", WORKERS, "-m", ORDINARY, MODEL),
         "servers": partial(versions, session),
         "lowest versions": partial(lowest, session),
         "mutants": partial(Environment(session).run, "python", "-m", "tests.mutation", *NIGHT),
@@ -383,9 +403,15 @@ def fails(part: Callable[[], object]) -> bool:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """The documentation site, warnings as errors; `tests/docs` executes its snippets."""
+    """The documentation site, warnings as errors, and its pages in a browser.
+
+    The ordinary tests execute its snippets.
+    """
+    environment = Environment(session)
     options = ["-n", "-W", "--keep-going", "-q", "-E", "-b", "html"]
-    Environment(session).run("sphinx-build", *options, "docs", "docs/_build")
+    environment.run("sphinx-build", *options, "docs", "docs/_build")
+    environment.env["ASYNCLOCK_SITE"] = str(ROOT / "docs" / "_build")
+    environment.pytest(PICTURES)
 
 
 @nox.session(default=False)
@@ -523,7 +549,7 @@ def test_lowest(session: nox.Session, *chosen: str) -> None:
     exact = [one.replace(">=", "==") for one in wanted if not one.startswith("asynclock[")]
     empty = Empty(session, "lowest")
     empty.install(*exact, *nox.project.dependency_groups(PROJECT, "tests"))
-    empty.python("-m", "pytest", "-q", "-n", WORKERS_ELSEWHERE, "-m", ORDINARY, *chosen)
+    empty.python("-m", "pytest", "-q", "-n", WORKERS, "-m", ORDINARY, *chosen)
 
 
 # Wheels of other projects that happen to bring a server, and its place in them.
@@ -662,8 +688,12 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def shipped(session: nox.Session) -> None:
-    """Run the sessions package, containers, docs and demo, two at a time: they mostly wait."""
-    side_by_side(*(partial(check, session) for check in (package, containers, docs, demo)))
+    """Run the sessions package, cluster, containers, docs and demo, three at a time.
+
+    They mostly wait.
+    """
+    checks = (package, cluster, containers, docs, demo)
+    side_by_side(*(partial(check, session) for check in checks), at_once=3)
 
 
 # ------------------------------------------------------------------ benchmarks

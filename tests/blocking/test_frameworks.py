@@ -15,6 +15,7 @@ from tests.docs.blocks import ROOT, python_blocks
 
 PAGE = ROOT / "docs" / "blocking.md"
 NODE = "redis://localhost:6379"
+pytestmark = pytest.mark.once
 
 
 def program(test: str, urls: list[str]) -> str:

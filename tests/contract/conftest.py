@@ -33,11 +33,19 @@ def _rare(test: str, deployment: str, kind: Kind) -> bool:
     )
 
 
+def _once(test: str, deployment: str, kind: Kind) -> bool:
+    """Another Python or server can differ in a script, and in how it works with replicas."""
+    return test in WAITS or deployment not in (FEW if kind is MUTEX else ("1-up",))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Name the cases of each test. Four of five run at night, and by day they aren't even made."""
-    test, by_day = metafunc.function.__name__, "not nightly" in metafunc.config.option.markexpr
-    rare = {name: _rare(test, *of) for name, of in CASES.items()}
-    chosen = [case(name, rare=rare[name]) for name in CASES if not (by_day and rare[name])]
+    """Name the cases of each test. Those that will not run aren't even made."""
+    test, wanted = metafunc.function.__name__, metafunc.config.option.markexpr
+    chosen = []
+    for name, of in CASES.items():
+        marks = [kind for kind, true in (("nightly", _rare), ("once", _once)) if true(test, *of)]
+        if not any(f"not {mark}" in wanted for mark in marks):
+            chosen.append(case(name, *marks))
     metafunc.parametrize("face", chosen, indirect=True)
 
 

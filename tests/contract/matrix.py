@@ -28,14 +28,15 @@ RARE = TOPOLOGY_FACES.keys() - STANDING
 """What runs at night only."""
 
 
-def case(name: str, *, rare: bool) -> Any:
-    """Return a parameter of the fixture `face`; a rare one runs at night."""
-    return pytest.param(name, marks=[pytest.mark.nightly] if rare else [])
+def case(name: str, *marks: str) -> Any:
+    """Return a parameter of the fixture `face`."""
+    return pytest.param(name, marks=[getattr(pytest.mark, mark) for mark in marks])
 
 
 def faces(names: Collection[str]) -> Any:
     """Make a fixture `face` with these deployments."""
-    return played({name: name for name in names}, [case(name, rare=name in RARE) for name in names])
+    cases = [case(name, *(["nightly"] if name in RARE else [])) for name in names]
+    return played({name: name for name in names}, cases)
 
 
 def played(deployments: Mapping[str, str], cases: Sequence[Any] | None = None) -> Any:

@@ -13,6 +13,7 @@ Fences in languages that nobody has thought about fail, so that no block escapes
 """
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -99,10 +100,9 @@ async def run(block: Block, namespace: dict[str, object]) -> None:
 def exists(test: str) -> bool:
     """Whether `tests/x.py::TestClass::test_name` names a file and a definition in it."""
     path, *names = test.split("::")
-    file = ROOT / path
-    if not file.is_file():
+    body = _statements(ROOT / path)
+    if body is None:
         return False
-    body: list[ast.stmt] = ast.parse(file.read_text("utf-8")).body
     for name in names:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         match = next((n for n in body if isinstance(n, kinds) and n.name == name), None)
@@ -110,3 +110,8 @@ def exists(test: str) -> bool:
             return False
         body = match.body
     return True
+
+
+@functools.cache
+def _statements(file: Path) -> list[ast.stmt] | None:
+    return ast.parse(file.read_text("utf-8")).body if file.is_file() else None

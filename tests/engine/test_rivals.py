@@ -109,9 +109,10 @@ async def race(
     return len(won), took
 
 
-@pytest.mark.parametrize(
-    ("size", "fail"), [(3, ""), (5, ""), (3, "kill"), (4, "kill"), (5, "freeze")]
-)
+AT_NIGHT = [pytest.param(*one, marks=pytest.mark.nightly) for one in ((5, ""), (3, "kill"))]
+
+
+@pytest.mark.parametrize(("size", "fail"), [(3, ""), (4, "kill"), (5, "freeze"), *AT_NIGHT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_rivals_that_try_at_once_one_wins(kind: str, size: int, fail: str) -> None:
     """Whatever the latencies, up to a quarter of the node timeout."""

@@ -56,8 +56,10 @@ HELD: dict[str, Make] = {
     "upgrade": WAITING["read"],
     "several": lambda locks: locks.semaphore("a", 3).several(3).acquire(),
 }
-ROUNDS = range(0, 60, 4)
-"""Rounds of the loop after which the call ends: the manager connects, asks, and waits by then."""
+ROUNDS = {1: range(0, 60, 8), 3: range(4, 60, 8)}
+"""By the number of nodes: rounds of the loop after which the call ends. The manager connects, asks,
+and waits by then."""
+both = pytest.mark.parametrize("n", [1, pytest.param(3, marks=pytest.mark.once)])
 
 
 async def spin(rounds: int) -> None:
@@ -88,7 +90,7 @@ async def ended(locks: asynclock.LockManager, call: asyncio.Task[Any], way: str)
         await call
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@both
 @pytest.mark.parametrize("way", ["cancelled, then closed", "cancelled and closed", "closed"])
 @pytest.mark.parametrize("kind", WAITING)
 async def test_a_call_that_waits_leaves_nothing(
@@ -97,7 +99,7 @@ async def test_a_call_that_waits_leaves_nothing(
     nodes = asynclock_nodes[:n]
     async with asyncio.timeout(PATIENCE), busy(nodes, kind):
         before = await left(nodes)
-        for rounds in ROUNDS:
+        for rounds in ROUNDS[n]:
             locks = patient.connect_to(nodes, **patient.lasting({}))
             call = asyncio.ensure_future(WAITING[kind](locks))
             await spin(rounds)
@@ -105,7 +107,7 @@ async def test_a_call_that_waits_leaves_nothing(
             assert await left(nodes) == before, f"after {rounds} rounds of the loop"
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@both
 @pytest.mark.parametrize("way", ["cancelled, then closed", "cancelled and closed", "closed"])
 @pytest.mark.parametrize("kind", WAITING)
 async def test_nor_does_one_that_has_waited_for_long(
@@ -121,13 +123,13 @@ async def test_nor_does_one_that_has_waited_for_long(
         assert await left(nodes) == before
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@both
 async def test_a_party_that_was_cancelled_counts_no_longer(
     asynclock_nodes: list[LocalServer], n: int
 ) -> None:
     nodes = asynclock_nodes[:n]
     async with patient.connect_to(nodes, **patient.lasting({})) as locks:
-        for rounds in ROUNDS:
+        for rounds in ROUNDS[n]:
             call = asyncio.ensure_future(locks.barrier("a", 2).wait())
             await spin(rounds)
             call.cancel()

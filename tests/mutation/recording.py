@@ -32,22 +32,24 @@ LOW = (1 << 28) - 1
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start to record in a process that runs tests."""
-    if coverage.Coverage.current() is not None:
-        config.pluginmanager.register(Recorder(config), "reach")
+    measured = coverage.Coverage.current()
+    if measured is not None:
+        recorder = Recorder(config, measured)
+        config.pluginmanager.register(recorder, "reach")
+        if recorder.joins and config.getoption("numprocesses", None):
+            measured.stop()  # the workers run the tests, and this process hears of thousands
 
 
 class Recorder:
     """What the tests of one process ran."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, measured: coverage.Coverage) -> None:
         self._worker = getattr(config, "workerinput", {}).get("workerid", "")
-        self._joins = not self._worker
-        measured = coverage.Coverage.current()
-        assert measured is not None
+        self.joins = not self._worker
         self._data: dict[str, set[int]] = measured._collector.data  # type: ignore[union-attr,assignment]
         self._of_programs = json.loads(b64decode(os.environ[OF_PROGRAMS]))
         self._all: dict[str, set[int]] = defaultdict(set)
-        if self._joins:  # no worker has begun
+        if self.joins:  # no worker has begun
             for old in FOLDER.glob(PARTS):
                 old.unlink()
         self._part = (FOLDER / f"reach-{self._worker}.jsonl").open("a", encoding="utf-8")
@@ -71,7 +73,7 @@ class Recorder:
             self._data.setdefault(file, set()).update(pairs)
         self._part.close()
         result = yield
-        if self._joins:  # the workers have ended
+        if self.joins:  # the workers have ended
             join()
         return result
 

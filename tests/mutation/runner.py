@@ -42,7 +42,7 @@ OPTIONS = (
 )
 TEST_SECONDS = 30
 """What a test may take: a mutant that makes it hang is caught."""
-EACH, PATIENCE = 12.0, 8
+EACH, PATIENCE = 12.0, 4
 """Seconds that the tests of a mutant took when they were recorded, and after how many times as
 long they count as hanging: such a mutant is caught."""
 FIRST = 15

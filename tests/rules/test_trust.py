@@ -111,6 +111,8 @@ def test_a_short_quarantine_ends_no_long_one() -> None:
     known = Trust(10.0)
     assert known.quarantine(100.0, 50.0, "long") == 50.0
     assert known.quarantine(110.0, 5.0, "short") == 40.0
+    assert known.quarantine(110.0, 40.0, "as long") == 40.0
+    assert known.quarantine(200.0, 0.0, "none") == 0.0
     assert known.why(0.0) == "long"
 
 

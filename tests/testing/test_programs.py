@@ -124,6 +124,9 @@ def test_a_server_in_the_environment_of_python_does_not_hide_the_machines_own(
     monkeypatch.setattr(sys, "prefix", str(own.parent))
     monkeypatch.setenv("PATH", os.pathsep.join((str(own), str(machines.parent))))
     assert [one.path for one in all_servers()] == [machines, newer]
+    monkeypatch.delenv("PATH")
+    usual = [Path(folder) for folder in os.defpath.split(os.pathsep)]
+    assert all(one.path.parent in usual for one in all_servers())
 
 
 def test_the_wheels_come_after_path_and_the_current_server_before_the_oldest(

@@ -20,8 +20,9 @@ from asynclock._engine.inspection import (
     whole,
 )
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
+from asynclock._engine.said import Released
 from asynclock._engine.spec import LeaseOptions
-from asynclock._engine.ticket import WOKEN
+from asynclock._engine.ticket import WOKEN, woken
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
@@ -356,6 +357,8 @@ def test_of_a_waiter_people_see_its_label_and_nothing_that_is_no_text_fails() ->
     ours, other = in_order([[place(OWNER, 1), foreign]])
     assert (ours.ticket, ours.label) == (OWNER, "web 1")
     assert (other.ticket, other.label) == ("\ufffd-of-another-library", "\ufffd-of-ano…")
+    keys = woken(lock.spec("p:", "a"), Released(True, (OWNER.encode(), foreign[0])))
+    assert [key.rpartition("#")[2] for key in keys] == [OWNER, other.ticket]
 
 
 def test_a_node_is_asked_for_a_bounded_number_of_waiters() -> None:
