@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final, TypeVar
-from weakref import ReferenceType
+from typing import Any, Final
 
 from .._nodes.replies import Failure, Gather
 from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._rules.quorum import majority
-from ..errors import ConfigurationError
 from .context import Context
 from .grant import Grant
 from .refusals import is_owner_id, label
-from .said import holder, places, published, rests, values
+from .said import holder, places, published, rests, stored, values
 from .spec import LockSpec
 from .ticket import WOKEN, Ticket
-
-T = TypeVar("T")
 
 SCRIPT = Script.load(__package__, "waiters.lua")
 LATER: Final = 4e15
@@ -171,7 +166,8 @@ class Inspection:
     @property
     def message(self) -> str | None:
         """What the owner publishes (`Lease.publish`); None for nothing. Never print it raw."""
-        found = published((view.raw_message for view in self.nodes), self.owner)
+        raw = (view.raw_message for view in self.nodes)
+        found = published(filter(None, raw), self.owner)
         return found.text or None if found else None
 
     @property
@@ -256,10 +252,10 @@ async def ask_all(
 
 
 def _view(address: str, reply: Any, told: Any) -> NodeView:
-    said, stored = holder(reply), values(told)
+    said, messages = holder(reply), values(told)
     if type(said) is Failure:
         return NodeView(address, None, None, 0, said.cause)
-    message = None if isinstance(stored, Failure) else stored[0]
+    message = None if isinstance(messages, Failure) else messages[0]
     return NodeView(address, said.owner, said.left, said.fence, raw_message=message)
 
 
@@ -353,33 +349,17 @@ async def wanted(
         ending.add_done_callback(wake)
     try:
         while endings and not any(ending.done() for ending in endings):
-            armed = lookout.begin()
+            armed, quorum = lookout.begin(), context.multiplexer.quorum
             for keys in asked:
                 look = Command.plain("MGET", *keys, keys=keys)
-                quorum = context.multiplexer.quorum
                 replies = await ask_all(context, look, enough=quorum, arm=armed)
-                for found in map(values, replies.values()):
-                    for by in () if isinstance(found, Failure) else filter(None, found):
-                        for grant in grants:  # the next lease of this process wasn't asked for
-                            grant.keep_here()
-                        return label(by.decode("utf-8", "replace"))
+                for by in stored(replies.values()):
+                    for grant in grants:  # the next lease of this process wasn't asked for
+                        grant.keep_here()
+                    return label(by.decode("utf-8", "replace"))
             await lookout.wait(grants[0].ttl)
         return None
     finally:
         for ending in endings:
             ending.remove_done_callback(wake)
         lookout.close()
-
-
-async def tell_wanted(
-    asked: Coroutine[Any, Any, str | None],
-    reference: ReferenceType[T],
-    tell: Callable[[T], Awaitable[object]],
-) -> None:
-    """Call `tell` with the lease of `reference` when `asked` says that it is wanted.
-
-    A strong reference would keep us from noticing that the program has dropped the lease.
-    """
-    with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        if await asked is not None and (lease := reference()) is not None:
-            await tell(lease)

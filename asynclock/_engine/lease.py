@@ -7,9 +7,10 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
@@ -27,7 +28,7 @@ from .context import Vote
 from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
-from .inspection import tell_wanted, wanted
+from .inspection import wanted
 from .renewal import QUARANTINED
 from .said import LONGEST_MESSAGE, Message, done
 from .spec import LeaseOptions
@@ -237,17 +238,17 @@ class Lease(_settings.Answering):
             raise ConfigurationError(
                 f"a message must be a str of at most {LONGEST_MESSAGE} characters"
             )
-        return await self._publish(text, kept=bool(text))
+        return await self._publish(text or None)
 
-    async def _publish(self, text: str, *, kept: bool = True) -> bool:
-        """Do the work of `publish`; with `kept`, publish "" as any other text."""
-        grant, engine = self._set_message(text, kept=kept), self._engine
+    async def _publish(self, text: str | None) -> bool:
+        """Do the work of `publish`; None takes the message back."""
+        grant, engine = self._note_message(text), self._engine
         stored = Check(engine, grant, engine.publication(grant))
         await stored.decided
         return stored.kept >= engine.multiplexer.quorum
 
-    def _set_message(self, text: str, *, kept: bool = True) -> Grant:
-        """Note what the lease publishes, and send nothing; with `kept`, note "" as well."""
+    def _note_message(self, text: str | None) -> Grant:
+        """Note what the lease publishes, for the next renewal; send nothing now."""
         self._check_loop()
         grant, engine = self._grant, self._engine
         if grant is None or not self.held:
@@ -255,9 +256,9 @@ class Lease(_settings.Answering):
         if not grant.spec.messages:
             raise ConfigurationError("readers share a name, so none of them can publish a message")
         engine.messages.pop(grant, None)
-        if kept:
-            message = Message(self.fence, next(MESSAGE_NUMBERS), text)
-            engine.messages[grant] = message.written(self.owner)
+        if text is not None:
+            message = Message(self.fence, next(MESSAGE_NUMBERS), self.owner, text)
+            engine.messages[grant] = json.dumps(message).encode()
         return grant
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
@@ -283,7 +284,8 @@ class Lease(_settings.Answering):
         _settings.callback(callback)
         self._check_loop()
         if not self._ended:
-            work = tell_wanted(self.wanted(), ReferenceType(self), partial(_call_back, callback))
+            # A strong reference would keep us from noticing that the program drops the lease.
+            work = _call_back(self.wanted(), ReferenceType(self), callback)
             self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
 
     async def release(self) -> bool:
@@ -397,10 +399,10 @@ class Lease(_settings.Answering):
         """Raise ConfigurationError in another event loop than the manager's."""
         self._engine.multiplexer.check_loop()
 
-    def _loss_error(self) -> LeaseLostError:
+    def _loss_error(self, reason: str | None = None) -> LeaseLostError:
         """Return the error for code that uses a lease that is no longer held."""
         ended = "expired" if self._outcome is None else "it was released or detached"
-        reason = self.lost_reason or ended
+        reason = reason or self.lost_reason or ended
         return LeaseLostError(
             f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}",
             name=self.name,
@@ -472,12 +474,18 @@ class Lease(_settings.Answering):
         return (interrupted and kind is not GeneratorExit) or None
 
 
-async def _call_back(callback: Callable[[Lease], object], lease: Lease) -> None:
-    try:
-        if not lease._ended:
-            callback(lease)
-    except Exception:
-        _log.exception("a callback failed when %r was asked for", lease.name)
+async def _call_back(
+    wanted: Coroutine[Any, Any, str | None],
+    reference: ReferenceType[Lease],
+    callback: Callable[[Lease], object],
+) -> None:
+    with contextlib.suppress(ConfigurationError):  # the manager is being closed
+        await wanted
+        if (lease := reference()) is not None and not lease._ended:
+            try:
+                callback(lease)
+            except Exception:
+                _log.exception("a callback failed when %r was asked for", lease.name)
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:

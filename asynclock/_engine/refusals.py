@@ -21,7 +21,7 @@ from ..events import holder_id
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
-from .said import LONGEST_MESSAGE, last_owner, messages, published, rests
+from .said import LONGEST_MESSAGE, last_owner, published, rests, stored
 from .spec import LockSpec
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
@@ -156,7 +156,7 @@ def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQue
 
 def with_message(error: E, replies: Iterable[Any]) -> E:
     """Add the holder's message to an error, if these replies contain it."""
-    found = published(messages(replies), error.owner)
+    found = published(stored(replies), error.owner)
     if found is not None and found.text:
         error.holder_message = found.text
         shown = found.text[:LONGEST_MESSAGE]  # a leader's may be longer

@@ -81,17 +81,15 @@ class Holder(NamedTuple):
 
 @final
 class Message(NamedTuple):
-    """What an owner published."""
+    """What an owner published; the nodes store it as a list in JSON."""
 
     fence: int
     """The fence of its lease."""
     number: int
     """Rises with each message of a process."""
+    owner: str
+    """Named here as well, because the message may outlive the lease."""
     text: str
-
-    def written(self, owner: str) -> bytes:
-        """Return what the nodes store; it names the owner, because it may outlive the lease."""
-        return json.dumps([self.fence, self.number, owner, self.text]).encode()
 
 
 @final
@@ -224,19 +222,19 @@ def last_owner(value: str) -> str:
     return value.removeprefix(_RESTS)
 
 
-def messages(replies: Iterable[Any]) -> list[bytes | None]:
-    """Return all stored messages in these replies to `LockSpec.read_messages`."""
+def stored(replies: Iterable[Any]) -> list[bytes]:
+    """Return all values in these replies to MGET."""
     found = [said for said in map(values, replies) if not isinstance(said, Failure)]
-    return [one for said in found for one in said]
+    return [one for said in found for one in said if one is not None]
 
 
-def published(stored: Iterable[bytes | None], owner: str | None) -> Message | None:
+def published(messages: Iterable[bytes], owner: str | None) -> Message | None:
     """Return the last message of `owner` among these stored ones; None without one."""
     found = []
-    for one in stored:
-        match from_json(one or b"null"):
-            case [int(fence), int(number), str(writer), str(text)] if writer == owner:
-                found.append(Message(fence, number, text))
+    for one in map(from_json, messages):
+        match one:
+            case [int(), int(), str(writer), str()] if writer == owner:
+                found.append(Message(*one))
     return max(found, default=None)
 
 

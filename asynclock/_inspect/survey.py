@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
-from .._engine.said import places, values
+from .._engine.said import places
 from .._keys import counter, lock_key, message
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script
-from .._primitives.kind import Held, Queue, owner_view
+from .._primitives.kind import Held, Queue
 from .._primitives.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
@@ -125,8 +125,8 @@ SLICE = 250
 """Number of leases that are read without a pause: a few milliseconds of an application's loop."""
 Item = TypeVar("Item")
 OWNERS = Script.load(__package__, "survey.lua")
-_COUNTER = counter("").encode()
-_MESSAGE = message("").encode()
+_BESIDE = counter("").encode(), message("").encode()
+"""The ends of the keys that are read with the lock's own."""
 
 
 @dataclass(repr=False)  # asyncio.run formats its task, and so the result
@@ -264,8 +264,6 @@ class _KeyScan:
         """By key and reader ("" for other locks)."""
         self.queues: dict[KeyRef, Any] = {}
         """The waiters in each queue, or the Failure of a user who may not read them."""
-        self.messages: dict[KeyRef, bytes] = {}
-        """What owners publish."""
         self.states: dict[KeyRef, StateView] = {}
         self.error: str | None = None
         self.keys = 0
@@ -288,7 +286,7 @@ class _KeyScan:
         if not cluster.shards:
             # Any command with a key waits until the slots are known, for one node timeout.
             key = lock_key(self._prefix, "any")
-            reply = await ask(cluster, Command(OWNERS, (key, counter(key)), ("inspect",)))
+            reply = await ask(cluster, _owners_of([key]))
             if isinstance(reply, Failure):
                 cause = reply.cause
         if not cluster.shards:
@@ -297,10 +295,8 @@ class _KeyScan:
 
     def view(self, key: KeyRef, reader: str) -> NodeView:
         """Return what this node holds under `key`."""
-        found = self.views.get((key, reader)) or NodeView(
-            self.node.address, None, None, 0, self.error
-        )
-        return replace(found, raw_message=self.messages.get(key))
+        found = self.views.get((key, reader))
+        return found or NodeView(self.node.address, None, None, 0, self.error)
 
     def state(self, key: KeyRef) -> StateView:
         """Return the state that this node keeps under `key`."""
@@ -327,61 +323,38 @@ class _KeyScan:
     async def read(self, server: Node, keys: Iterable[bytes]) -> None:
         """Read what `server` keeps under `keys`."""
         locks: list[tuple[KeyRef, str]] = []
-        said: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:
-            key = None if raw.endswith(_COUNTER) else self._known[raw.removesuffix(_MESSAGE)]
+            key = None if raw.endswith(_BESIDE) else self._known[raw]
             if key is None:
                 continue
-            if raw.endswith(_MESSAGE):
-                said.append((key, raw.decode()))
-            elif key.part.single:
+            if key.part.single:
                 locks.append((key, raw.decode()))
             else:
                 others.append(key)
-        await asyncio.gather(
-            self._read_owners(server, locks),
-            self._read_each(server, others),
-            self._read_messages(server, said),
-        )
+        await asyncio.gather(self._read_owners(server, locks), self._read_each(server, others))
 
     async def _read_each(self, server: Node, keys: Sequence[KeyRef]) -> None:
         replies = await asyncio.gather(*(ask(server, key.inspection(self._prefix)) for key in keys))
         for key, reply in zip(keys, replies, strict=True):
             self._record(key, reply)
 
-    def _batches(
-        self, server: Node, keys: Sequence[tuple[KeyRef, str]]
-    ) -> list[Sequence[tuple[KeyRef, str]]]:
+    async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
         # In a Cluster each key has its own slot.
         size = 1 if server is not self.node else LOCKS_PER_COMMAND
-        return [keys[at : at + size] for at in range(0, len(keys), size)]
-
-    async def _read_messages(self, server: Node, said: Sequence[tuple[KeyRef, str]]) -> None:
-        batches = self._batches(server, said)
-        each = ([raw for _, raw in batch] for batch in batches)
-        asked = (ask(server, Command.plain("MGET", *keys, keys=keys)) for keys in each)
-        for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
-            found = values(reply)
-            if isinstance(found, Failure):
-                self._failed(found.cause)
-                continue
-            pairs = zip(batch, found, strict=True)
-            self.messages |= {key: raw for (key, _), raw in pairs if raw is not None}
-
-    async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
-        batches = self._batches(server, locks)
-        keys = ([key for _, lock in batch for key in (lock, counter(lock))] for batch in batches)
-        asked = (ask(server, Command(OWNERS, some, ("inspect",))) for some in keys)
+        batches = [locks[at : at + size] for at in range(0, len(locks), size)]
+        asked = (ask(server, _owners_of(key for _, key in batch)) for batch in batches)
         for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
             said = _rows_of(reply, len(batch))
             if isinstance(said, Failure):
                 self.error = said.cause
                 continue
-            for (key, _), one in zip(batch, said, strict=True):
-                owner, pttl, counted = one
+            for (key, _), (owner, pttl, fence, text) in zip(batch, said, strict=True):
                 if owner is not None:
-                    self.views[key, ""] = owner_view(self.node.address, owner, pttl, counted)
+                    named = owner.decode("utf-8", "replace")
+                    left = pttl / 1000 if pttl >= 0 else None
+                    view = NodeView(self.node.address, named, left, fence, raw_message=text)
+                    self.views[key, ""] = view
 
     def _record(self, key: KeyRef, reply: Any) -> None:
         part = key.part
@@ -426,12 +399,20 @@ def _page_of(reply: Any) -> _Page:
     raise ValueError(reply)
 
 
+def _owners_of(locks: Iterable[str]) -> Command:
+    keys = [key for lock in locks for key in (lock, counter(lock), message(lock))]
+    return Command(OWNERS, keys, ("inspect",))
+
+
 @reader
-def _rows_of(reply: Any, size: int) -> list[tuple[bytes | None, int, int]]:
-    """Return owner, ttl in ms and counter of each lock."""
-    for owner, pttl, counted in reply:
-        if type(owner) not in (bytes, type(None)) or (type(pttl), type(counted)) != (int, int):
-            raise ValueError(reply)
+def _rows_of(reply: Any, size: int) -> list[tuple[bytes | None, int, int, bytes | None]]:
+    """Return owner, ttl in ms, counter and message of each lock."""
+    for row in reply:
+        match row:
+            case [bytes() | None, int(), int(), bytes() | None]:
+                pass
+            case _:
+                raise ValueError(row)
     if len(reply) != size:
         raise ValueError(reply)
     return list(reply)

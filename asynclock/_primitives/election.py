@@ -17,7 +17,7 @@ from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, ask_all, inspect
 from .._engine.lease import Lease
 from .._engine.refusals import label
-from .._engine.said import holder, messages, published
+from .._engine.said import holder, published, stored
 from .._engine.spec import LeaseOptions, LockSpec
 from .._forks import of_one_process
 from .._keys import lock_key
@@ -229,7 +229,7 @@ class Election(_settings.Answering):
             return None, None
         owner = owners.most_common(1)[0][0]
         left = max(said.left or 0.0 for said in seen)
-        value = published(messages(told.values()), owner)
+        value = published(stored(told.values()), owner)
         if value is None:
             return None, pacing.LONGEST_PAUSE
         return Leader(self.name, value.fence, value.text, owner), left
@@ -244,7 +244,7 @@ def _announce(reference: ReferenceType[Term]) -> None:
     # has dropped the term.
     term = reference()
     if term is not None and term.held:
-        term.lease._engine.publish_soon(term.lease._set_message(term.value))
+        term.lease._engine.publish_soon(term.lease._note_message(term.value))
 
 
 def _checked(value: object) -> str:

@@ -76,12 +76,6 @@ class Held(Part):
         return [] if said.owner is None else [NodeView(node, said.owner, said.left, said.fence)]
 
 
-def owner_view(node: str, owner: bytes, pttl: int, fence: int) -> NodeView:
-    """Return what `node` says of a lock, by its owner, its ttl in ms and its counter."""
-    left = pttl / 1000 if pttl >= 0 else None
-    return NodeView(node, owner.decode("utf-8", "replace"), left, fence)
-
-
 @dataclass(frozen=True, slots=True)
 class Queue(Part):
     """The tickets of those who wait, in order (queue.lua)."""

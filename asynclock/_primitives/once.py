@@ -26,60 +26,54 @@ from .._engine.lease import Lease
 from .._engine.said import from_json
 from .._engine.spec import LeaseOptions
 from .._forks import of_one_process
-from ..errors import AsyncLockError, ConfigurationError, LeaseLostError, QuorumUnavailableError
+from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import Acquirable
 from .lock import spec
 from .register import Description, Register, state_kind
-from .synchronized import Name, P, R, check_async, decorator
+from .synchronized import P, R, decorator
 
 LARGEST = 65_536
 """Maximum number of bytes of a result, or of its JSON in UTF-8."""
 DEEPEST = 100
 """Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
+SUPERSEDED = "a later run has begun"
 
 
 class _Record(NamedTuple):
     """What the register stores: the claim of a run, or its result."""
 
-    fence: int
-    run: str
+    fence: int = 0
+    run: str = ""
     """The random name of the run; "" if nothing is stored."""
-    kept: tuple[Any, ...] = ()
-    """The result; () for a claim."""
+    form: str = ""
+    """"json" or "bytes", which are stored in base64; "" for a claim."""
+    value: Any = None
 
     @classmethod
     def parsed(cls, text: str | None) -> _Record:
         # The text comes from a server: accept only the form that this class writes.
-        if text is None:
-            return cls(0, "")
-        match from_json(text):
-            case [int(fence), str(run)]:
-                return cls(fence, run)
-            case [int(fence), str(run), "json", value]:
-                return cls(fence, run, (value,))
+        match [0, ""] if text is None else from_json(text):
+            case [int(), str()] | [int(), str(), "json", _] as found:
+                return cls(*found)
             case [int(fence), str(run), "bytes", str(value)]:
                 with contextlib.suppress(ValueError):
-                    return cls(fence, run, (base64.b64decode(value, validate=True),))
+                    return cls(fence, run, "bytes", base64.b64decode(value, validate=True))
         raise ConfigurationError("the result of this name was not written by this library")
 
     def written(self) -> str:
-        form: tuple[Any, ...] = ()
-        match self.kept:
-            case [bytes(value)]:
-                form = "bytes", base64.b64encode(value).decode()
-            case [value]:
-                form = "json", value
-        return json.dumps([self.fence, self.run, *form])
+        stored = self if self.form else self[:2]
+        return json.dumps(stored, default=lambda value: base64.b64encode(value).decode())
 
 
-def _kept(value: object) -> tuple[Any]:
-    """Return a result as everybody will get it. Raises ConfigurationError if it can't be kept."""
+def _kept(value: object) -> tuple[str, Any]:
+    """Return the form and the value of a result that can be kept. Raises ConfigurationError."""
+    form, kept = "bytes", value
     if isinstance(value, bytes):
-        size, kept = len(value), value
+        size = len(value)
     else:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-            size, kept = len(text.encode(errors="surrogatepass")), json.loads(text)
+            form, kept, size = "json", json.loads(text), len(text.encode(errors="surrogatepass"))
             levels = _levels(kept)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
@@ -87,7 +81,7 @@ def _kept(value: object) -> tuple[Any]:
             raise ConfigurationError(f"a result must not be nested deeper than {DEEPEST} levels")
     if size > LARGEST:
         raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
-    return (kept,)
+    return form, kept
 
 
 def _levels(value: Any) -> int:
@@ -96,9 +90,9 @@ def _levels(value: Any) -> int:
 
 
 def _describe(value: str, _now: int) -> Description:
-    fence, _, kept = _Record.parsed(value)
-    words = "done" if kept else "begun"
-    return {"done": bool(kept), "fence": fence}, f"{words}, fence {fence}"
+    found = _Record.parsed(value)
+    words = "done" if found.form else "begun"
+    return {"done": bool(found.form), "fence": found.fence}, f"{words}, fence {found.fence}"
 
 
 KIND = state_kind("once", _describe)
@@ -146,16 +140,6 @@ class Run(_settings.Answering):
         """Whether this run has the lock at this moment, by our own clock."""
         return self.lease is not None and self.lease.held
 
-    @property
-    def lost_reason(self) -> str | None:
-        """Why the lease was lost; None if it was not."""
-        return None if self.lease is None else self.lease.lost_reason
-
-    async def wait_lost(self) -> None:
-        """Wait until the lease has ended; after a release `lost_reason` is None."""
-        if self.lease is not None:
-            await self.lease.wait_lost()
-
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it.
 
@@ -177,8 +161,10 @@ class Run(_settings.Answering):
         """End the run as the end of its block does. Return whether the lock was held until now."""
         if self.lease is None:
             return False
-        failure = await self._keep()
-        released = await self.lease.release()
+        try:
+            failure = await self._keep()
+        finally:  # also if this is cancelled
+            released = await self.lease.release()
         if failure is not None:
             raise failure
         return released
@@ -214,19 +200,19 @@ class Run(_settings.Answering):
     def _learn(self, stored: str | None) -> _Record:
         """Take over the result in the register, if one is kept; return what the register has."""
         found = _Record.parsed(stored)
-        if found.kept:
-            self.done, self.fence, (self.result,) = True, found.fence, found.kept
+        if found.form:
+            self.done, self.fence, self.result = True, found.fence, found.value
         return found
 
     async def _write(self, lease: Lease, deadline: float) -> bool:
         """Write this run's claim, or its result once it is finished; return whether it is kept."""
-        mine = _Record(lease.fence, self._id, self._value)
+        mine = _Record(lease.fence, self._id, *self._value)
 
         def step(stored: str | None) -> str | None:
             found = _Record.parsed(stored)
             # A result takes the place of its own claim only. A claim takes that of earlier ones:
             # if a higher fence has the lock by now, this request was late.
-            late = mine.kept or found.kept or found.fence > mine.fence
+            late = mine.form or found.form or found.fence > mine.fence
             return stored if late and found.run not in ("", self._id) else mine.written()
 
         return self._learn(await self._register.change(step, deadline)).run == self._id
@@ -237,7 +223,7 @@ class Run(_settings.Answering):
         if self.done:
             await lease.release()
         elif not ours:
-            raise _superseded(lease)
+            raise lease._loss_error(SUPERSEDED)
         else:
             self.lease, self.fence = lease, lease.fence
 
@@ -261,18 +247,7 @@ class Run(_settings.Answering):
             ours = await self._write(lease, _clock.now() + lease.remaining())
         except AsyncLockError as error:
             return error
-        return None if ours else _superseded(lease)
-
-
-def _superseded(lease: Lease) -> LeaseLostError:
-    reason = "a later run has begun"
-    return LeaseLostError(
-        f"the result of {lease.name!r} (fence {lease.fence}) is not kept: {reason}",
-        name=lease.name,
-        reason=reason,
-        owner=lease.owner,
-        fence=lease.fence,
-    )
+        return None if ours else lease._loss_error(SUPERSEDED)
 
 
 @_settings.made_by("connect(...).once(key)")
@@ -316,20 +291,14 @@ class Once(Acquirable[Run]):
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate an async function; see `LockManager.once`."""
 
-        def wrap(function: Callable[..., Awaitable[R]], name: Name) -> Callable[..., Any]:
-            check_async(function, "once")
+        async def run(key: str, call: Callable[[Any], Awaitable[R]]) -> R:
+            async with self._of(key) as found:
+                if not found.done:
+                    found.finish(await call(found.lease))
+            result: R = found.result
+            return result
 
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                async with self._of(name(args, kwargs)) as run:
-                    if not run.done:
-                        if self._lease is not None:
-                            kwargs[self._lease] = run.lease
-                        run.finish(await function(*args, **kwargs))
-                return run.result
-
-            return wrapper
-
-        return decorator(self.name, self._lease, wrap)(function)
+        return decorator(run, "once", self.name, self._lease)(function)
 
     def _of(self, key: str) -> Once:
         """Return the same for another key."""
@@ -343,7 +312,7 @@ class Once(Acquirable[Run]):
         """Do the work of `acquire` when it is awaited."""
         asked, run = _clock.now(), Run(self._engine, self._register)
         deadline = asked if once else None if timeout is None else asked + timeout
-        if run._learn(await self._register.read(deadline)).kept:
+        if run._learn(await self._register.read(deadline)).form:
             return run
         call = partial(Acquire, self._engine, self._spec, self._options, timeout)
         lease = await call(once=once, since=asked)

@@ -19,57 +19,64 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
-"""Returns the name to lock for the arguments of a call."""
-
-
 def synchronized(
     lock: Callable[[str], Lock], template: str, lease: str | None
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Wrap a coroutine function: see `LockManager.synchronized`."""
+    """Decorate an async function: see `LockManager.synchronized`."""
 
-    def wrap(function: Callable[..., Awaitable[R]], name: Name) -> Callable[..., Any]:
-        check_async(function, "synchronized")
+    async def run(name: str, call: Callable[[Any], Awaitable[R]]) -> R:
+        async with lock(name) as held:
+            return await call(held)
 
-        async def wrapper(*args: Any, **kwargs: Any) -> R:
-            async with lock(name(args, kwargs)) as held:
-                if lease is not None:
-                    kwargs[lease] = held
-                return await function(*args, **kwargs)
-
-        return wrapper
-
-    return decorator(template, lease, wrap)
-
-
-def check_async(function: Callable[..., object], what: str) -> None:
-    """Raise ConfigurationError unless `function`, which `what` decorates, is async."""
-    if not inspect.iscoroutinefunction(function):
-        raise ConfigurationError(f"{what} needs an async function; {_name(function)} is not one")
+    return decorator(run, "synchronized", template, lease)
 
 
 def decorator(
-    template: str, lease: str | None, wrap: Callable[[Callable[..., Any], Name], Callable[..., Any]]
+    run: Callable[[str, Callable[[Any], Any]], Any], what: str, template: str, lease: str | None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that wraps a function by `wrap`, and looks like the function."""
+    """Return a decorator `what`, whose functions are async if `run` is, and look as before.
+
+    Each call is `run(name, call)`: `call(lease)` calls the function, `name` is the template's.
+    """
     check_template(template)
+    is_async = inspect.iscoroutinefunction(run)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            def call(held: object) -> Any:
+                if lease is not None:
+                    kwargs[lease] = held
+                return function(*args, **kwargs)
+
             bound = shown.bind(*args, **kwargs)
             bound.apply_defaults()
-            return fill_in(template, bound.arguments)
+            return run(fill_in(template, bound.arguments), call)
 
-        wrapper: Any = functools.wraps(function)(wrap(function, name))
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await wrapper(*args, **kwargs)
+
+        _check_async(function, what, wanted=is_async)
         check_function(function, template, lease)
         shown = shown_signature(function, lease)
+        made: Any = async_wrapper if is_async else wrapper
+        functools.update_wrapper(made, function)
         if lease is not None:
             # A web framework that reads the signature must not ask its users for a lease.
-            wrapper.__signature__ = shown
-        found: Callable[..., Any] = wrapper
+            made.__signature__ = shown
+        found: Callable[..., Any] = made
         return found
 
     return decorate
+
+
+def _check_async(function: Callable[..., object], what: str, *, wanted: bool) -> None:
+    if inspect.iscoroutinefunction(function) is wanted:
+        return
+    if wanted:
+        raise ConfigurationError(f"{what} needs an async function; {_name(function)} is not one")
+    raise ConfigurationError(
+        f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
+    )
 
 
 def fill_in(template: str, values: Mapping[str, object]) -> str:

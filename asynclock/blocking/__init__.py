@@ -305,11 +305,6 @@ class Run(Holding):
         """Whether this run has the lock at this moment, by our own clock."""
         return self._inner.held
 
-    @property
-    def lost_reason(self) -> str | None:
-        """Why the lease was lost; None if it was not."""
-        return self._inner.lost_reason
-
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it."""
         self._inner.finish(value)

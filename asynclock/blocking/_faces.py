@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import inspect
 import logging
 import os
 import threading
@@ -21,10 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, 
 import anyio.to_thread
 
 from .. import _settings
-from .._engine.inspection import tell_wanted
 from .._forks import of_one_process
 from .._primitives.once import Run
-from .._primitives.synchronized import Name, P, R, decorator
+from .._primitives.synchronized import P, R, decorator
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop
@@ -344,37 +342,39 @@ class Holding(Face):
             self._manager.drop(last)
 
 
+# These two don't keep the lease while they wait.
+
+
+async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
+    if (lease := _watched(dropped)) is not None:
+        endings = lease._endings()
+        del lease
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        if getattr(_watched(dropped), "lost_reason", None) is not None:
+            await _call_back(callback, dropped)
+
+
+async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
+    if (lease := _watched(dropped)) is not None:
+        wanted = lease.wanted()
+        del lease
+        with contextlib.suppress(ConfigurationError):  # the manager is being closed
+            if await wanted is not None:
+                await _call_back(callback, dropped)
+
+
 def _watched(dropped: weakref.ref[Holding]) -> Any:
     """Return the asynchronous lease, also that of a run; None without one, or if it was dropped."""
     inner = getattr(dropped(), "_inner", None)
     return inner.lease if isinstance(inner, Run) else inner
 
 
-async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
-    """Call `callback` with a lease when it is lost; don't keep the lease while waiting for that."""
-    if (inner := _watched(dropped)) is None:
-        return
-    endings = inner._endings()
-    del inner
-    await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-    lease = dropped()
-    if lease is not None and lease._inner.lost_reason is not None:
-        await _call_back(callback, lease)
-
-
-async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
-    """Call `callback` with a lease when it is asked for; don't keep the lease meanwhile."""
-    if (inner := _watched(dropped)) is not None:
-        asked = inner.wanted()
-        del inner
-        await tell_wanted(asked, dropped, partial(_call_back, callback))
-
-
-async def _call_back(callback: Callable[[Any], object], lease: Holding) -> None:
-    try:
-        await anyio.to_thread.run_sync(callback, lease)
-    except BaseException:  # also an exit: it would end the event loop of all threads
-        _log.exception("a callback of %r failed", lease.name)
+async def _call_back(callback: Callable[[Any], object], dropped: weakref.ref[Holding]) -> None:
+    if (lease := dropped()) is not None:
+        try:
+            await anyio.to_thread.run_sync(callback, lease)
+        except BaseException:  # also an exit: it would end the event loop of all threads
+            _log.exception("a callback of %r failed", lease.name)
 
 
 L = TypeVar("L", bound=Holding)
@@ -458,45 +458,24 @@ async def _release(lease: Any) -> None:
 def synchronized(
     lock: Callable[[str], Enterable[Any]], template: str, lease: str | None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Wrap a function: see `LockManager.synchronized`."""
+    """Decorate a function: see `LockManager.synchronized`."""
 
-    def wrap(function: Callable[..., R], name: Name) -> Callable[..., R]:
-        _check_plain(function, "synchronized")
+    def run(name: str, call: Callable[[Any], R]) -> R:
+        with lock(name) as held:
+            return call(held)
 
-        def wrapper(*args: Any, **kwargs: Any) -> R:
-            with lock(name(args, kwargs)) as held:
-                if lease is not None:
-                    kwargs[lease] = held
-                return function(*args, **kwargs)
-
-        return wrapper
-
-    return decorator(template, lease, wrap)
+    return decorator(run, "synchronized", template, lease)
 
 
 def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function: see `LockManager.once`."""
+    """Decorate a function: see `LockManager.once`."""
     inner = once._inner
 
-    def wrap(function: Callable[..., R], name: Name) -> Callable[..., R]:
-        _check_plain(function, "once")
+    def run(key: str, call: Callable[[Any], R]) -> R:
+        with type(once)(once._manager, inner=inner._of(key)) as found:
+            if not found.done:
+                found.finish(call(found.lease))
+        result: R = found.result
+        return result
 
-        def wrapper(*args: Any, **kwargs: Any) -> R:
-            with type(once)(once._manager, inner=inner._of(name(args, kwargs))) as run:
-                if not run.done:
-                    if inner._lease is not None:
-                        kwargs[inner._lease] = run.lease
-                    run.finish(function(*args, **kwargs))
-            result: R = run.result
-            return result
-
-        return wrapper
-
-    return decorator(inner.name, inner._lease, wrap)(function)
-
-
-def _check_plain(function: Callable[..., object], what: str) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise ConfigurationError(
-            f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
-        )
+    return decorator(run, "once", inner.name, inner._lease)(function)

@@ -99,8 +99,13 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
     with pytest.raises(asynclock.AcquireTimeoutError):
         await one.acquire()
     run.finish(run.fence)
-    assert await run.release()
+    ended = asyncio.create_task(run.release())
+    await asyncio.sleep(0)
+    ended.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ended
     assert run.lease is not None
+    assert not run.held
     again = await one.try_acquire()
     assert again is not None
     assert (again.done, again.lease, again.fence, await again.release()) == (
