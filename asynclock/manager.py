@@ -17,7 +17,7 @@ from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.spec import HandOff
 from ._inspect.survey import NodeAccess, held
-from ._inspect.takeback import ask_back, release_held
+from ._inspect.takeback import TakeBack, release_held
 from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
@@ -348,8 +348,8 @@ class LockManager(_settings.Answering):
         Args:
             name: what is held, by whatever primitive.
         """
-        access = node_access(self)
-        return await ask_back(access, _settings.name(name))
+        take = await TakeBack.of(node_access(self), _settings.name(name))
+        return await take.ask()
 
     def nodes(self) -> tuple[NodeHealth, ...]:
         """Return the health of each node, without asking the nodes."""

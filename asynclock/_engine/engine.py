@@ -19,8 +19,7 @@ from .. import _clock, _forks
 from .._background import Background, wait_out
 from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import NOBODY
-from .._nodes.script import Command
+from .._nodes.replies import NOBODY, Sink
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .context import Context, EngineSettings
 from .ending import Release
@@ -70,23 +69,20 @@ class Engine(Context):
         self.renewals.extend((grant,), within(grant, grant.hold_until), done)
         return done
 
-    def publication(self, grant: Grant) -> Command:
-        """Build the command that stores the message of the lease that has `grant`."""
+    def publish(self, grant: Grant, told: Sink = NOBODY) -> None:
+        """Store what the lease that has `grant` publishes, or delete it if that is nothing now."""
         spec, text = grant.spec, self.messages.get(grant, b"")
-        return spec.publish(grant.owner, spec.messages, text, grant.ttl)
-
-    def publish_soon(self, grant: Grant) -> None:
-        """Store the message of the lease that has `grant`, without waiting for the replies."""
-        self.multiplexer.broadcast(self.publication(grant), NOBODY)
+        command = spec.publish(grant.owner, spec.messages, text, grant.ttl)
+        self.multiplexer.broadcast(command, told)
 
     def _unpublish(self, grant: Grant) -> None:
         if self.messages.pop(grant, None) is not None:
-            self.publish_soon(grant)
+            self.publish(grant)
 
     def _renewed(self, grant: Grant) -> None:
         self.counts.renewed += 1
         if grant in self.messages:
-            self.publish_soon(grant)
+            self.publish(grant)
         if self.observers and grant.reference is not None:
             left = grant.valid_until - _clock.now()
             self.observers(Renewed(grant.spec.name, grant.owner, grant.fence, left))

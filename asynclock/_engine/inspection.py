@@ -13,9 +13,8 @@ from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._rules.quorum import majority
 from .context import Context
-from .grant import Grant
 from .refusals import is_owner_id, label
-from .said import holder, places, published, rests, stored, values
+from .said import holder, places, published, rests, values
 from .spec import LockSpec
 from .ticket import WOKEN, Ticket
 
@@ -333,33 +332,3 @@ class Lookout:
     def close(self) -> None:
         """Stop watching."""
         self.watch.close()
-
-
-async def wanted(
-    context: Context, grants: Sequence[Grant], endings: Sequence[asyncio.Future[None]]
-) -> str | None:
-    """Do the work of `Lease.wanted` for the leases of these grants, until one of them ends."""
-    asked = [grant.spec.requests(grant.owner) for grant in grants]
-    lookout = Lookout(context, tuple(key for keys in asked for key in keys))
-
-    def wake(_: object) -> None:
-        lookout.watch.wake()
-
-    for ending in endings:
-        ending.add_done_callback(wake)
-    try:
-        while endings and not any(ending.done() for ending in endings):
-            armed, quorum = lookout.begin(), context.multiplexer.quorum
-            for keys in asked:
-                look = Command.plain("MGET", *keys, keys=keys)
-                replies = await ask_all(context, look, enough=quorum, arm=armed)
-                for by in stored(replies.values()):
-                    for grant in grants:  # the next lease of this process wasn't asked for
-                        grant.keep_here()
-                    return label(by.decode("utf-8", "replace"))
-            await lookout.wait(grants[0].ttl)
-        return None
-    finally:
-        for ending in endings:
-            ending.remove_done_callback(wake)
-        lookout.close()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
@@ -28,9 +28,9 @@ from .context import Vote
 from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
 from .engine import Engine
 from .grant import Grant, Interruption
-from .inspection import wanted
+from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
-from .said import LONGEST_MESSAGE, Message, done
+from .said import LONGEST_MESSAGE, Message, done, stored
 from .spec import LeaseOptions
 
 _log = logging.getLogger("asynclock")
@@ -243,7 +243,8 @@ class Lease(_settings.Answering):
     async def _publish(self, text: str | None) -> bool:
         """Do the work of `publish`; None takes the message back."""
         grant, engine = self._note_message(text), self._engine
-        stored = Check(engine, grant, engine.publication(grant))
+        stored = Check(engine, grant)
+        engine.publish(grant, stored)
         await stored.decided
         return stored.kept >= engine.multiplexer.quorum
 
@@ -474,6 +475,36 @@ class Lease(_settings.Answering):
         return (interrupted and kind is not GeneratorExit) or None
 
 
+async def wanted(
+    engine: Engine, grants: Sequence[Grant], endings: Sequence[asyncio.Future[None]]
+) -> str | None:
+    """Do the work of `Lease.wanted` for the leases of these grants, until one of them ends."""
+    asked = [grant.spec.requests(grant.owner) for grant in grants]
+    lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
+
+    def wake(_: object) -> None:
+        lookout.watch.wake()
+
+    for ending in endings:
+        ending.add_done_callback(wake)
+    try:
+        while endings and not any(ending.done() for ending in endings):
+            armed, quorum = lookout.begin(), engine.multiplexer.quorum
+            for keys in asked:
+                look = Command.plain("MGET", *keys, keys=keys)
+                replies = await ask_all(engine, look, enough=quorum, arm=armed)
+                for by in stored(replies.values()):
+                    for grant in grants:  # the next lease of this process wasn't asked for
+                        grant.keep_here()
+                    return refusals.label(by.decode("utf-8", "replace"))
+            await lookout.wait(grants[0].ttl)
+        return None
+    finally:
+        for ending in endings:
+            ending.remove_done_callback(wake)
+        lookout.close()
+
+
 async def _call_back(
     wanted: Coroutine[Any, Any, str | None],
     reference: ReferenceType[Lease],
@@ -494,7 +525,8 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
     Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
     """
     engine.ready()
-    check = Check(engine, grant, grant.spec.check(grant.owner))
+    check = Check(engine, grant)
+    engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
     await check.decided
     if check.kept >= engine.multiplexer.quorum:
         return True
@@ -511,7 +543,7 @@ class Check(Vote):
     __slots__ = ("_grant", "_left", "_missing", "_multiplexer", "_sent", "decided", "kept")
     AIM: ClassVar[str] = "check"
 
-    def __init__(self, engine: Engine, grant: Grant, command: Command) -> None:
+    def __init__(self, engine: Engine, grant: Grant) -> None:
         super().__init__(grant.spec.name, engine.multiplexer)
         self._multiplexer = engine.multiplexer
         self._grant = grant
@@ -521,7 +553,6 @@ class Check(Vote):
         self.kept: int = 0
         """Number of nodes that keep the grant for us, as far as their votes count."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        engine.multiplexer.broadcast(command, self)
 
     @property
     def gone(self) -> bool:

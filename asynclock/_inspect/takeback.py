@@ -83,7 +83,7 @@ class TakeBack(Vote):
         return outcomes
 
     async def ask(self) -> bool:
-        """Ask each owner to give its part back; return whether somebody was asked."""
+        """Do the work of `LockManager.ask_back`."""
         asked, engine = False, self._access.engine
         by, seconds = engine.new_owner(), engine.settings.max_ttl
         for lease in self.held:
@@ -94,6 +94,7 @@ class TakeBack(Vote):
             replies = await ask_all(engine, command)
             said = [self._note(index, done(reply)) for index, reply in replies.items()]
             asked |= said.count(True) >= self._quorum
+        self.check()
         return asked
 
     def _note(self, index: int, said: bool | Failure) -> bool | Failure:
@@ -121,11 +122,3 @@ async def release_held(access: NodeAccess, name: str, owner: str | None, *, forc
     outcomes = await take.free(parts)
     take.check()
     return any(one.said is True for one in outcomes)
-
-
-async def ask_back(access: NodeAccess, name: str) -> bool:
-    """Do the work of `LockManager.ask_back`."""
-    take = await TakeBack.of(access, name)
-    asked = await take.ask()
-    take.check()
-    return asked

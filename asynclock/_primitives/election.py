@@ -244,7 +244,7 @@ def _announce(reference: ReferenceType[Term]) -> None:
     # has dropped the term.
     term = reference()
     if term is not None and term.held:
-        term.lease._engine.publish_soon(term.lease._note_message(term.value))
+        term.lease._engine.publish(term.lease._note_message(term.value))
 
 
 def _checked(value: object) -> str:

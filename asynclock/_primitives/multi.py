@@ -15,8 +15,8 @@ from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.ending import no_ticket
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
-from .._engine.inspection import Inspection, inspect_parts, wanted
-from .._engine.lease import Lease
+from .._engine.inspection import Inspection, inspect_parts
+from .._engine.lease import Lease, wanted
 from .._engine.spec import LeaseOptions, LockSpec
 from .._forks import of_one_process
 from .._keys import HASH_TAG, lock_key

@@ -56,12 +56,10 @@ class Idempotent:
         url: str,
         read: Callable[[], Awaitable[bytes]],
         handle: Callable[[], Awaitable[T]],
-        taken: Callable[[T], tuple[int, str | None, Any]],
     ) -> T | Answer:
         """Return what `handle` answers to `request`, or the answer that is kept for its key.
 
-        `taken` returns the status, the content type and the body of an answer. Raises
-        ReusedKeyError if the kept one answered another request, UnkeptAnswerError if it can't be
+        Raises ReusedKeyError if that one answered another request, UnkeptAnswerError if it can't be
         repeated.
         """
         key = request.headers.get(HEADER)
@@ -75,7 +73,7 @@ class Idempotent:
         async with locks.once(f"idempotency:{name}", **self._settings) as run:
             if not run.done:
                 response = await handle()
-                _keep(run, asked, *taken(response))
+                _keep(run, asked, response)
                 return response
         return _kept(run, asked)
 
@@ -93,15 +91,18 @@ def _kept(run: Run, request: str) -> Answer:
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
-def _keep(run: Run, request: str, status: int, content_type: str | None, body: Any) -> None:
+def _keep(run: Run, request: str, response: Any) -> None:
     """Keep an answer at the end of `run`; if it is a stream or too large, only that there was one.
 
     The handler has done its work, so no other request with the key may do it again. An error of the
     server is not kept.
     """
+    status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
+    body = getattr(response, "body", "a stream has none")
+    body = b"" if body is None else body
     if status >= ERRORS:
         return
-    answer = json.dumps([request, status, content_type]).encode() + b"\n"
+    answer = json.dumps([request, status, response.headers.get("Content-Type")]).encode() + b"\n"
     if isinstance(body, bytes | bytearray | memoryview) and len(answer) + len(body) <= LARGEST:
         run.finish(answer + bytes(body))
     else:

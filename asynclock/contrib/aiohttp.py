@@ -360,8 +360,7 @@ def idempotent(
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
             locks, work = locks_of(request), functools.partial(handler, first)
-            url, read = request.path_qs, request.read
-            found = await keyed.answer(locks, request, url, read, work, _taken)
+            found = await keyed.answer(locks, request, request.path_qs, request.read, work)
             if isinstance(found, web.StreamResponse):
                 return found
             kind = found.content_type
@@ -371,11 +370,6 @@ def idempotent(
         return wrapper
 
     return decorate
-
-
-def _taken(response: web.StreamResponse) -> tuple[int, str | None, Any]:
-    body = response.body or b"" if isinstance(response, web.Response) else None
-    return response.status, response.headers.get(hdrs.CONTENT_TYPE), body
 
 
 async def health(request: web.Request) -> web.Response:

@@ -304,7 +304,7 @@ def idempotent(
             async def answer(request: Request) -> Response:
                 locks, work = locks_of(request), functools.partial(handle, request)
                 url = f"{request.url.path}?{request.url.query}"
-                found = await keyed.answer(locks, request, url, request.body, work, _taken)
+                found = await keyed.answer(locks, request, url, request.body, work)
                 if isinstance(found, Response):
                     return found
                 return Response(found.body, found.status, media_type=found.content_type)
@@ -312,11 +312,6 @@ def idempotent(
             return answer
 
     return IdempotentRoute
-
-
-def _taken(response: Response) -> tuple[int, str | None, Any]:
-    body = getattr(response, "body", None)
-    return response.status_code, response.headers.get("Content-Type"), body
 
 
 async def health(request: HTTPConnection) -> JSONResponse:
