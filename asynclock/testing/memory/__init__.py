@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from asynclock import _clock
-from asynclock._nodes.endpoint import Endpoint, redacted
+from asynclock._nodes.endpoint import Endpoint, PlainSettings, redacted
 from asynclock.errors import ConfigurationError
 from asynclock.testing.memory.commands import (
     OK,
@@ -505,13 +505,10 @@ class MemoryEndpoint(Endpoint):
     def __init__(
         self, name: str, node: MemoryNode | None = None, route: Route | None = None
     ) -> None:
+        super().__init__(PlainSettings(name, 0, 0, None, None))
         self.name = name
         self._node = node
         self._route = route
-        self.path: str | None = None
-        self.host: str = name
-        self.port: int = 0
-        self.db: int = 0
 
     @property
     def address(self) -> str:
@@ -522,15 +519,6 @@ class MemoryEndpoint(Endpoint):
     def opaque(self) -> bool:
         """Return True because there is nothing that another way to connect would reach."""
         return True
-
-    @property
-    def rotates(self) -> bool:
-        """Return False because there is no password."""
-        return False
-
-    async def credentials(self) -> tuple[str, ...]:
-        """Return () because an in-memory node needs no credentials."""
-        return ()
 
     async def open(self, make: Callable[[], P]) -> P:
         """Open a connection. Raises OSError."""
