@@ -7,6 +7,7 @@ terminal library.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -38,17 +39,10 @@ def main() -> None:
 
 def _start(arguments: list[str]) -> int:
     """Run `run` and `inspect` directly, all others through typer, a slow import."""
-    if "_ASYNCLOCK_COMPLETE" not in os.environ:
-        if arguments[:1] == ["run"]:
-            from . import run
-
-            if (job := run.parse(arguments[1:])) is not None:
-                return run.start(job)
-        elif arguments[:1] == ["inspect"]:
-            from . import inspect
-
-            if (look := inspect.parse(arguments[1:])) is not None:
-                return inspect.start(look)
+    if arguments[:1] in (["run"], ["inspect"]) and "_ASYNCLOCK_COMPLETE" not in os.environ:
+        command = importlib.import_module(f".{arguments[0]}", __package__)
+        if (wanted := command.parse(arguments[1:])) is not None:
+            return int(command.start(wanted))
     from ._app import run_program
 
     return run_program(arguments)
