@@ -1,11 +1,15 @@
-"""Checks of settings: the call that takes a setting checks it, including its relation to others."""
+"""Checks of settings, and words for what is missing or written in another library's way.
+
+The call that takes a setting checks it, including its relation to others.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypedDict, TypeVar
@@ -232,6 +236,20 @@ def made_by(call: str) -> Callable[[C], C]:
         return of_one_process(cls)
 
     return decorate
+
+
+def needs(what: str, *extras: str) -> str:
+    """Return the words that tell which extras `what` needs, and how to install them."""
+    return f"{what} needs an extra; install it with pip install 'asynclock[{','.join(extras)}]'"
+
+
+@contextmanager
+def imports(what: str, *extras: str) -> Iterator[None]:
+    """Let a module that is missing in the block be reported in the words of `needs`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(needs(what, *extras), name=error.name) from error
 
 
 def seconds(value: object, what: str, *, zero: bool = False) -> float:

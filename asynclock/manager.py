@@ -22,6 +22,7 @@ from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
+from ._primitives.base import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
 from ._primitives.lock import FairLock, Lock, resume, spec, spec_of
@@ -31,7 +32,6 @@ from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock, Registry
 from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
-from ._primitives.settings import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.shared import Barrier, Latch, SharedEvent
 from ._primitives.synchronized import P, R, synchronized
 from ._rules import validity

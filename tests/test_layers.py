@@ -40,7 +40,6 @@ LAYERS = [
     (
         8,
         (
-            "asynclock._inspect.layout",
             "asynclock._inspect.survey",
             "asynclock._inspect.takeback",
         ),

@@ -442,7 +442,7 @@ class Acquire(AcquireContext[Lease]):
             attempt.ballot.fence,
             self._options,
             attempt.valid_until,
-            attempt.ballot.claims,
+            tuple(attempt.ballot.claims),
             attempt.started,
             queue,
             now if kept is None else kept,

@@ -66,7 +66,6 @@ class Counts:
 class Vote:
     """The nodes that failed in one request, and what follows; a subclass counts the replies."""
 
-    __slots__ = ("_nodes", "_quorum", "failures", "name")
     AIM: ClassVar[str]
     """What too few answers don't allow, for messages."""
     NEVER: ClassVar[str] = ""

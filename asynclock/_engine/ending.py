@@ -18,11 +18,11 @@ from .._nodes.replies import Failure
 from .._nodes.script import RELEASE, REST, Command, Word
 from ..errors import ConfigurationError
 from ..events import GONE
+from .ask import woken
 from .context import Context
 from .grant import Grant
 from .said import from_json, raised, released
 from .spec import LeaseOptions, LockSpec, ms
-from .ticket import woken
 
 _log = logging.getLogger("asynclock")
 
@@ -166,18 +166,6 @@ class Release:
 
 class Reservation:
     """Reserves fences: raises the counter at a quorum and claims all above its previous values."""
-
-    __slots__ = (
-        "_alone",
-        "_done",
-        "_grant",
-        "_left",
-        "_m",
-        "_nodes",
-        "_previous",
-        "_quorum",
-        "_sent",
-    )
 
     def __init__(self, context: Context, grant: Grant, count: int) -> None:
         self._nodes = nodes = context.multiplexer

@@ -21,13 +21,13 @@ from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import NOBODY, Sink
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
+from .ask import WakesNext
 from .context import Context, EngineSettings
 from .ending import Release
 from .grant import Grant, LocalQueue
 from .outbox import batch_release
 from .renewal import Extended, Renewals, within
 from .spec import LockSpec, QueueKey
-from .ticket import WakesNext
 
 _log = logging.getLogger("asynclock")
 

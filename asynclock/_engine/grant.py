@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 from weakref import ReferenceType
@@ -83,117 +82,61 @@ class Interruption:
         return not others and kind is not None and issubclass(kind, ENDED_BY)
 
 
+@dataclass(slots=True, eq=False)
 class Grant:
     """One owner's key on the nodes, which renewal keeps alive, and the lease that has it now."""
 
-    __slots__ = (
-        "alarm",
-        "asked_since",
-        "asked_until",
-        "bodies",
-        "contended",
-        "ending",
-        "fence",
-        "fences",
-        "held_since",
-        "hold_until",
-        "lost_reason",
-        "options",
-        "owner",
-        "queue",
-        "reference",
-        "renew_until",
-        "reserving",
-        "restored",
-        "since",
-        "sooner_at",
-        "spec",
-        "top",
-        "ttl",
-        "valid_until",
-        "voters",
-    )
-
     spec: LockSpec
     owner: str
+    fence: int
     options: LeaseOptions
     """The options of the present lease."""
-    fence: int
-    ttl: float
-    """Seconds for which renewals ask."""
     valid_until: float
     voters: tuple[int, ...]
     """The nodes whose grants won the vote."""
     asked_since: float
     """When the nodes were first asked for the lock."""
-    asked_until: float
-    """The latest end in any request that was sent."""
     queue: LocalQueue | None
-    since: float
+    since: float = 0.0
     """When the nodes gave this process the name in the order of all who waited."""
-    contended: bool
+    contended: bool = False
     """Whether other processes waited then."""
-    held_since: float
-    """When the present lease began; `handed_to` sets this and the two limits for the first one."""
-    alarm: float
-    """When renewal checks this next; 0 once the grant is over."""
-    renew_until: float
+    ttl: float = field(init=False)
+    """Seconds for which renewals ask; `handed_to` sets this and the next three."""
+    held_since: float = field(init=False)
+    """When the present lease began."""
+    renew_until: float = field(init=False)
     """The latest moment until which renewal keeps this valid; 0 for no renewal."""
-    hold_until: float
+    hold_until: float = field(init=False)
     """The latest moment until which `extend` keeps this valid."""
-    reference: ReferenceType[Any] | None
+    alarm: float = field(init=False)
+    """When renewal checks this next; 0 once the grant is over."""
+    extends_until: float = 0.0
+    """The latest end in any request to extend this; 0 without one."""
+    raised: int = 0
+    """The counter's value after a reservation or at a node that took the key back; 0 without."""
+    reference: ReferenceType[Any] | None = None
     """A weak reference to the present lease; None between two leases. Only users keep it."""
-    bodies: tuple[Interruption, ...]
+    bodies: tuple[Interruption, ...] = ()
     """The bodies that a loss interrupts."""
-    ending: asyncio.Future[None] | None
+    ending: asyncio.Future[None] | None = None
     """Done when the present lease has ended; made for those who wait for that."""
-    lost_reason: str | None
+    lost_reason: str | None = None
     """Why the grant was lost; None if it was not."""
-    fences: range
+    fences: range = _NONE
     """The block of fences that is reserved for hand-overs."""
-    top: int
-    """The highest value to which we have raised the counter at a quorum."""
-    reserving: asyncio.Future[None] | None
+    reserving: asyncio.Future[None] | None = None
     """Done when the request for the next block has ended; None without such a request."""
-    restored: dict[int, float]
+    restored: dict[int, float] | None = None
     """For each node that forgot the key and took it back: when that was requested."""
-    sooner_at: float
+    sooner_at: float = FOREVER
     """When a renewal is due before its time, because a node has reported a change of the key, or a
     node that forgot the key may take it back."""
 
-    def __init__(
-        self,
-        spec: LockSpec,
-        owner: str,
-        fence: int,
-        options: LeaseOptions,
-        valid_until: float,
-        voters: Iterable[int],
-        asked_since: float,
-        queue: LocalQueue | None,
-        since: float = 0.0,
-        *,
-        contended: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.owner = owner
-        self.options = options
-        self.fence = self.top = fence
-        self.ttl = options.ttl
-        self.valid_until = self.asked_until = valid_until
-        self.voters = tuple(voters)
-        self.asked_since = asked_since
-        self.queue = queue
-        self.since = since
-        self.contended = contended
-        self.reference = None
-        self.bodies = ()
-        self.ending = None
-        self.lost_reason = None
-        self.fences = _NONE
-        self.reserving = None
-        self.restored = _NO_NODE
-        self.sooner_at = FOREVER
+    @property
+    def top(self) -> int:
+        """The highest value to which we have raised the counter at a quorum."""
+        return max(self.fence, self.raised)
 
     @property
     def lease(self) -> Any:
@@ -212,6 +155,7 @@ class Grant:
         """Begin a lease with this fence."""
         self.reference = lease
         self.options = options
+        self.ttl = options.ttl
         self.fence = fence
         self.held_since = now
         self.hold_until = FOREVER if options.max_hold is None else now + options.max_hold
@@ -282,7 +226,7 @@ class Grant:
 
     def asked(self, until: float) -> None:
         """Note a request that may extend this until `until`."""
-        self.asked_until = max(self.asked_until, until)
+        self.extends_until = max(self.extends_until, until)
 
     def extended(self, until: float) -> None:
         """Count an extension by a quorum; the last renewal before `hold_until` ends there."""
@@ -304,10 +248,10 @@ class Grant:
 
     def put_back(self, index: int, sent: float, counter: int, *, voted: bool) -> None:
         """Note that node `index` took the key back; `voted`: its grant had won the vote."""
-        self.restored = {**self.restored, index: sent}
+        self.restored = {**(self.restored or {}), index: sent}
         if voted:
             self.voters = (*self.voters, index)
-        self.top = max(self.top, counter)
+        self.raised = max(self.raised, counter)
 
     # fences for hand-overs
 
@@ -319,7 +263,7 @@ class Grant:
 
     def reserve(self, count: int, done: asyncio.Future[None]) -> int:
         """Begin to reserve `count` fences; return the last one. `done` is the request's end."""
-        self.top = max(self.top, self.fence) + count
+        self.raised = self.top + count
         self.reserving = done
         return self.top
 

@@ -12,11 +12,11 @@ from .._nodes.replies import Failure, Gather
 from .._nodes.script import Command, Script
 from .._rules import pacing
 from .._rules.quorum import majority
+from .ask import WOKEN, Ticket
 from .context import Context
 from .refusals import is_owner_id, label
 from .said import holder, places, published, rests, values
 from .spec import LockSpec
-from .ticket import WOKEN, Ticket
 
 SCRIPT = Script.load(__package__, "waiters.lua")
 LATER: Final = 4e15
@@ -300,8 +300,6 @@ def _moment(number: float) -> float | None:
 
 class Lookout:
     """The waits of one task between its looks at some keys; each look begins with `begin`."""
-
-    __slots__ = ("_context", "listening", "waits", "watch")
 
     def __init__(self, context: Context, keys: tuple[str, ...]) -> None:
         self._context = context

@@ -162,7 +162,8 @@ class Lease(_settings.Answering):
         self._check_loop()
         before = grant.ttl
         if ttl is not None:
-            sooner = validity.valid_until(_clock.now(), ttl) < grant.asked_until
+            present = max(grant.valid_until, grant.extends_until)
+            sooner = validity.valid_until(_clock.now(), ttl) < present
             if ttl < before and sooner:
                 raise ConfigurationError(
                     f"extend(ttl={ttl:g}) would end the lease on {self.name!r} earlier than it "
@@ -540,7 +541,6 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
 class Check(Vote):
     """Asks the nodes that keep a grant; decided once a quorum keeps it or no quorum can."""
 
-    __slots__ = ("_grant", "_left", "_missing", "_multiplexer", "_sent", "decided", "kept")
     AIM: ClassVar[str] = "check"
 
     def __init__(self, engine: Engine, grant: Grant) -> None:

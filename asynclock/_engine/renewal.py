@@ -239,7 +239,7 @@ class Renewals:
         """
         node, now = self.multiplexer.nodes[index], _clock.now()
         since = max(node.trust.remembers_from, node.trust.votes_from)
-        if since <= max(grant.asked_since, grant.restored.get(index, 0.0)):
+        if since <= max(grant.asked_since, (grant.restored or {}).get(index, 0.0)):
             return
         if not node.settings.restart_guard or (grant.owner, index) in self._putting_back:
             return
@@ -350,19 +350,6 @@ class Renewals:
 
 class Round:
     """One request to all nodes to extend a batch of grants, decided grant by grant."""
-
-    __slots__ = (
-        "_done",
-        "_failures",
-        "_grants",
-        "_left",
-        "_nodes",
-        "_renewals",
-        "_sent",
-        "_stood_still",
-        "_until",
-        "_votes",
-    )
 
     def __init__(
         self,

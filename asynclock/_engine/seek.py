@@ -22,7 +22,7 @@ from .._rules.pacing import SETTLING, Owners
 from ..errors import AcquireTimeoutError, AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
-from .ask import Ask, Attempt
+from .ask import WOKEN, Ask, Attempt, Ticket, leave
 from .context import Context, closed
 from .engine import Engine
 from .grant import FOREVER, LocalQueue
@@ -30,7 +30,6 @@ from .inspection import NAMED, before, question
 from .outbox import decide
 from .said import values
 from .spec import LockSpec
-from .ticket import WOKEN, Ticket, leave
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -42,28 +41,6 @@ for the request, and one to write the fence back."""
 
 class Seek:
     """Asks the nodes for one task; call `run` once."""
-
-    __slots__ = (
-        "_ahead",
-        "_asked",
-        "_barge",
-        "_deadline",
-        "_engine",
-        "_hops",
-        "_once",
-        "_outage_since",
-        "_owners",
-        "_pauses",
-        "_queue",
-        "_settled",
-        "_spec",
-        "_ticket",
-        "_ttl",
-        "_until",
-        "_waits",
-        "_watch",
-        "contended",
-    )
 
     def __init__(
         self,
@@ -438,8 +415,6 @@ def _decided(ask: Ask, limit: float | None, *, armed: bool) -> Generator[Any, An
 
 class Pauses:
     """How long one call waits: until a push, until the holder's ttl is over, or by pacing."""
-
-    __slots__ = ("_deadline", "_engine", "_in_vain", "_spec", "_until", "longest", "made")
 
     def __init__(
         self, engine: Context, spec: LockSpec, deadline: float | None, until: float

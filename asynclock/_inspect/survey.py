@@ -23,10 +23,10 @@ from .._nodes.node import Node
 from .._nodes.replies import Answer, Failure, reader
 from .._nodes.script import Command, Script
 from .._primitives.kind import Held, Queue
+from .._primitives.kinds import KeyRef, keys_of
 from .._primitives.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
-from .layout import KeyRef, keys_of
 
 
 @dataclass(frozen=True, slots=True)

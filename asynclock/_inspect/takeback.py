@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from .._engine import refusals
+from .._engine.ask import WakesNext
 from .._engine.context import Vote
 from .._engine.inspection import Inspection, ask_all
 from .._engine.said import done, last_owner, released
-from .._engine.ticket import WakesNext
 from .._nodes.replies import NO_RIGHT, Failure
+from .._primitives.kinds import spec_of
 from ..errors import ConfigurationError
-from .layout import spec_of
 from .survey import NodeAccess, Survey, survey
 
 

@@ -1,8 +1,15 @@
-"""All kinds of primitives, and the scripts that every connection loads."""
+"""All kinds of primitives: the scripts that every connection loads, and what a key belongs to."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from .._engine.inspection import Inspection
+from .._engine.spec import LockSpec
+from .._keys import derived, lock_key, message, split
+from .._nodes.script import Command
 from . import election, lock, multi, once, readwrite, semaphore, shared
+from .kind import NUMBER, Held, Kind, Part
 
 KINDS = (
     lock.KIND,
@@ -19,3 +26,82 @@ KINDS = (
 """What each primitive declares of itself."""
 SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))
 """All scripts; each connection loads them at once, because an unknown script loses a wake-up."""
+PARTS: dict[str, tuple[Kind, Part]] = {
+    part.suffix: (kind, part) for kind in KINDS for part in kind.parts
+}
+"""The end of a key -> what it stands for."""
+PLACES = {suffix: place for place, suffix in enumerate(PARTS)}
+"""The end of a key -> its place among the declarations."""
+
+
+class KeyRef(NamedTuple):
+    """A key of a name; a tuple, because a survey uses thousands of them as keys of a dict."""
+
+    name: str
+    suffix: str = ""
+    """The end of the key, after the lock's own key; "" for a mutex."""
+
+    @classmethod
+    def parse(cls, prefix: str, key: bytes) -> KeyRef | None:
+        """Return what `key` stands for; None for a foreign key or a mere detail of a lock."""
+        try:
+            found = split(prefix, key.decode())
+        except UnicodeDecodeError:
+            return None  # names are UTF-8
+        match found:
+            case name, ():
+                return cls(name)
+            case name, (suffix,) if suffix in PARTS or _is_number(suffix):
+                return cls(name, suffix)
+        return None
+
+    @property
+    def part(self) -> Part:
+        """The declaration of the key."""
+        return self._declared[1]
+
+    @property
+    def place(self) -> int:
+        """The place of the declaration among all declarations."""
+        return PLACES.get(self.suffix, PLACES[NUMBER])
+
+    @property
+    def _declared(self) -> tuple[Kind, Part]:
+        return PARTS.get(self.suffix) or PARTS[NUMBER]
+
+    @property
+    def kind(self) -> str:
+        """The kind of primitive."""
+        return self._declared[0].name
+
+    @property
+    def shown(self) -> str:
+        """The part as users know it."""
+        part = self.part
+        return self.suffix if part.suffix == NUMBER else part.shown
+
+    def inspection(self, prefix: str) -> Command:
+        """Return the command that reads the key."""
+        return self.part.inspect(self.part.keys(lock_key(prefix, self.name), self.suffix))
+
+
+def spec_of(prefix: str, lease: Inspection) -> LockSpec:
+    """Return the spec of a lease that a survey has found."""
+    known = {
+        (kind.name, part.shown): part for kind, part in PARTS.values() if isinstance(part, Held)
+    }
+    part = known.get((lease.kind, lease.part), semaphore.SLOT)
+    number = lease.part if part is semaphore.SLOT else None
+    return part.spec(lease.name, lock_key(prefix, lease.name), number)
+
+
+def keys_of(prefix: str, name: str) -> set[bytes]:
+    """Return the keys of a name that a survey reads."""
+    whole = lock_key(prefix, name)
+    ends = {*PARTS, *map(str, range(semaphore.MOST_PERMITS))} - {""}
+    keys = {whole, *(derived(whole, end) for end in ends)}
+    return {key.encode() for key in (*keys, *map(message, keys))}
+
+
+def _is_number(suffix: str) -> bool:
+    return suffix.isascii() and suffix.isdigit()

@@ -24,9 +24,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        from .. import _extras
+        from .. import _settings
 
-        print(f"asynclock: {_extras.needs('the command line', 'cli')}", file=sys.stderr)
+        print(f"asynclock: {_settings.needs('the command line', 'cli')}", file=sys.stderr)
         status = 64  # as for a wrong setting: a retry doesn't help
     # The work is done: from here on ignore interruptions.
     _let_ctrl_c_end_us()

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from .. import _extras
+from .. import _settings
 from .._inspect.survey import Survey, ask
 from .._nodes.replies import Failure
 from .._nodes.script import Command
@@ -75,7 +75,7 @@ def serve(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        say(_extras.needs("the page", "cli", "dashboard"))
+        say(_settings.needs("the page", "cli", "dashboard"))
         return Status.USAGE
 
 

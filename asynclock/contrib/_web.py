@@ -23,7 +23,7 @@ from .._engine.acquire import WORK, Work
 from .._engine.engine import NodeHealth
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
-from .._primitives.settings import LockSettings
+from .._primitives.base import LockSettings
 from .._primitives.synchronized import check_route
 from .._settings import ConnectSettings
 from ..errors import (

@@ -23,16 +23,16 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from .. import _extras
+from .. import _settings
 
-with _extras.imports("asynclock.contrib.aiohttp", "aiohttp"):
+with _settings.imports("asynclock.contrib.aiohttp", "aiohttp"):
     from aiohttp import hdrs, web
     from aiohttp.typedefs import Handler, Middleware
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
+from .._primitives.base import LockSettings
 from .._primitives.register import DEFAULT_KEEP
-from .._primitives.settings import LockSettings
 from .._primitives.synchronized import check_name, name_of_route
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError

@@ -32,9 +32,9 @@ from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from .. import _extras
+from .. import _settings
 
-with _extras.imports("asynclock.contrib.fastapi", "fastapi"):
+with _settings.imports("asynclock.contrib.fastapi", "fastapi"):
     import fastapi.routing
     from fastapi import Depends, FastAPI, params
     from fastapi.routing import APIRoute
@@ -48,8 +48,8 @@ with _extras.imports("asynclock.contrib.fastapi", "fastapi"):
 
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
+from .._primitives.base import LockSettings
 from .._primitives.register import DEFAULT_KEEP
-from .._primitives.settings import LockSettings
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import _extras
+from .. import _settings
 
-with _extras.imports("asynclock.fencing.aiohttp", "aiohttp"):
+with _settings.imports("asynclock.fencing.aiohttp", "aiohttp"):
     from aiohttp import web
     from aiohttp.typedefs import Handler, Middleware
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
-from .. import _extras
+from .. import _settings
 
-with _extras.imports("asynclock.fencing.fastapi", "fastapi"):
+with _settings.imports("asynclock.fencing.fastapi", "fastapi"):
     from fastapi import HTTPException, Request, WebSocket, params
     from fastapi.encoders import jsonable_encoder
     from starlette.requests import HTTPConnection

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from .. import _extras
+from .. import _settings
 
-with _extras.imports("asynclock.observe.otel", "otel"):
+with _settings.imports("asynclock.observe.otel", "otel"):
     from opentelemetry import metrics, trace
     from opentelemetry.trace import Link, SpanKind, StatusCode
 

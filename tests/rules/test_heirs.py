@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from asynclock._rules.heirs import Look, Looks, Roster
-from asynclock._rules.trust import Facts, Trust
+from asynclock._rules.trust import Facts, Look, Looks, Roster, Trust
 from asynclock._rules.validity import quarantine
 
 LAG = 2.0

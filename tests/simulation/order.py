@@ -11,8 +11,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from asynclock._engine.ask import Ticket
 from asynclock._engine.seek import Seek
-from asynclock._engine.ticket import Ticket
 from tests.simulation.clients import hold, obtain, operation, pass_through
 from tests.simulation.world import TTL, Process
 

@@ -30,9 +30,8 @@ from urllib.parse import quote
 
 from ... import _clock
 from ..._background import Background
-from ..._rules.heirs import Roster
 from ..._rules.quorum import majority
-from ..._rules.trust import Facts
+from ..._rules.trust import Facts, Roster
 from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds

@@ -11,7 +11,7 @@ data outlive a process, or reach another server by replication. If the mark name
 this process was promoted or restarted since clients last connected. If there is no mark, the server
 may have lost its data. Reasons: docs/decisions/0018.
 
-The mark may have a roster, too: who must acknowledge each grant. The rule is in _rules/heirs. WAIT
+The mark may have a roster, too: who must acknowledge each grant. The rule is in _rules/trust. WAIT
 counts replicas and names none. So the primary is asked around each WAIT for its mark, for the
 offset of its last write, and for what each replica has acknowledged.
 """
@@ -26,9 +26,8 @@ from typing import Any, Final, Literal
 
 from ... import _clock
 from ..._keys import MARKER, PRIMARY
-from ..._rules.heirs import Look, Looks, Roster
 from ..._rules.quorum import majority
-from ..._rules.trust import Facts
+from ..._rules.trust import Facts, Look, Looks, Roster
 from ...errors import ConfigurationError
 from ..handshake import OWN_KEYS, HandshakeError
 from ..link import Link, LinkListener

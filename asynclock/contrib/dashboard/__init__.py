@@ -17,9 +17,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 
-from ... import _extras
+from ... import _settings
 
-with _extras.imports("asynclock.contrib.dashboard", "dashboard"):
+with _settings.imports("asynclock.contrib.dashboard", "dashboard"):
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.requests import Request

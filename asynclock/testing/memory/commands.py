@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asynclock import _extras
+from asynclock import _settings
 from asynclock.errors import ConfigurationError
 
 # ---- The keys of an in-memory node, with their expiry and listeners for changes ------------------
@@ -397,7 +397,7 @@ class _Lua:
             lua51: Any = importlib.import_module("lupa.lua51")
         except ImportError:
             raise ConfigurationError(
-                _extras.needs("memory://", "test")
+                _settings.needs("memory://", "test")
                 + " (from Python 3.15 on also lupa, which pip compiles)"
             ) from None
         self._kind = lua51.lua_type

@@ -28,7 +28,7 @@ from urllib.parse import quote, urlencode
 
 import hiredis
 
-from asynclock import _extras
+from asynclock import _settings
 from asynclock.errors import ConfigurationError
 from asynclock.testing.servers.process import (
     ReservedPort,
@@ -141,7 +141,7 @@ def make_certificates(folder: Path, *hosts: str) -> Certificates:
     try:
         import trustme
     except ImportError as error:
-        raise ConfigurationError(_extras.needs("make_certificates", "test")) from error
+        raise ConfigurationError(_settings.needs("make_certificates", "test")) from error
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     files = Certificates(*(folder / name for name in _FILES))

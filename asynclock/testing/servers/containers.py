@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asynclock import _extras
+from asynclock import _settings
 
-with _extras.imports("asynclock.testing.container_image", "containers"):
+with _settings.imports("asynclock.testing.container_image", "containers"):
     from docker.errors import DockerException
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.docker_client import DockerClient

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from asynclock._engine.ask import Ticket
 from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
 from asynclock._engine.spec import LockSpec, ms
-from asynclock._engine.ticket import Ticket
 from asynclock._nodes.link import LATE_TIMER_FACTOR
 from asynclock._nodes.replies import UNREADABLE, Failure, ServerError
 from asynclock._nodes.script import GRANTED, Command

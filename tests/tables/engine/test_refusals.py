@@ -8,6 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import context, refusals
+from asynclock._engine.ask import WOKEN, woken
 from asynclock._engine.context import Vote
 from asynclock._engine.grant import Grant, LocalQueue
 from asynclock._engine.inspection import (
@@ -22,7 +23,6 @@ from asynclock._engine.inspection import (
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
 from asynclock._engine.said import Released
 from asynclock._engine.spec import LeaseOptions
-from asynclock._engine.ticket import WOKEN, woken
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.replies import Failure
 from asynclock._primitives import lock
