@@ -280,7 +280,6 @@ class Acquire(AcquireContext[Lease]):
         spec: LockSpec,
         options: LeaseOptions,
         timeout: float | None,
-        *,
         once: bool = False,
         since: float | None = None,
     ) -> None:

@@ -113,7 +113,7 @@ class Ask:
         self.attempt: Attempt | None = None
         """The vote on this request alone; None while the batch may be decided as a whole."""
         self.batch: SentBatch | None = None
-        self.future: asyncio.Future[None] = asyncio.Future(loop=context.multiplexer.loop)
+        self.future: asyncio.Future[None] = asyncio.Future()
         """Done once the verdict is certain."""
 
     def barge(self) -> None:

@@ -66,10 +66,9 @@ class Release:
         self,
         context: Context,
         grant: Grant,
-        *,
-        on_loss: Callable[[str], None] | None = None,
-        kept: bool = False,
-        rest: float = 0.0,
+        on_loss: Callable[[str], None] | None,
+        kept: bool,
+        rest: float,
     ) -> None:
         self.spec: LockSpec = grant.spec
         self.owner: str = grant.owner
@@ -158,7 +157,7 @@ class Release:
 
     def done(self) -> asyncio.Future[None]:
         """Return a future that is done once the outcome is certain, within one node timeout."""
-        self._future = asyncio.Future(loop=self._context.multiplexer.loop)
+        self._future = asyncio.Future()
         if self._answered and self._certain():
             self._future.set_result(None)
         return self._future

@@ -164,10 +164,10 @@ class Engine(Context):
         queue, nodes = grant.queue, self.multiplexer
         if queue is not None:
             queue.free(grant)
-        release = Release(self, grant, on_loss=on_loss, kept=kept, rest=rest)
+        release = Release(self, grant, on_loss, kept, rest)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
-        if grant.spec.batched and not kept and not rest:
+        if grant.spec.form is not None and not kept and not rest:
             batch_release(self, release, joined=queue is not None and queue.asking > 0)
         else:
             nodes.deliver(release.command(), release, nodes.everyone)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
-from .._nodes.multiplexer import Multiplexer, UnsentBatch
+from .._nodes.multiplexer import Multiplexer
 from .._nodes.replies import NO_RIGHT, UNREADABLE, Failure, ServerError, failure
 from .._nodes.script import BATCH, GRANTED, BatchCommand, Command, Word
 from .._rules import validity
@@ -32,8 +32,6 @@ MOST_KEYS: Final = 192
 1 ms if all are held."""
 ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
-Alike = tuple[float, tuple[Word, ...]]
-"""What all acquires of a batch have in common: their ttl, and the arguments if they wait."""
 MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
 INTEGERS: Final = {int}
@@ -55,7 +53,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
     """
     context, timer = ask.context, None
     context.counts.attempts += 1
-    if ask.spec.batched and ask.ticket is None and len(ask.waits) < 2 and not armed:
+    if ask.spec.form is not None and ask.ticket is None and len(ask.waits) < 2 and not armed:
         _put(ask)
     else:
         context.undos[ask] = ask.withdraw
@@ -98,6 +96,7 @@ class Batch(SentBatch):
         "_nodes",
         "_split",
         "context",
+        "most",
         "names",
         "releases",
         "spec",
@@ -124,12 +123,14 @@ class Batch(SentBatch):
         self.voters = ()
         self.context = context
         self.spec = spec
-        """The first name; all others have the same script, and as many keys."""
+        """The first name; all others have the same form."""
         self.releases: list[Release] = []
         self._split = False
         self._nodes = context.multiplexer
         self.names = 1
         """Number of names that were ever put in: a name that is taken out makes no room."""
+        self.most = MOST_KEYS // len(spec.all_keys)
+        """Maximum number of names."""
         self._nodes.unsent.append(self)
 
     def send(self, *, now: bool) -> None:
@@ -310,25 +311,24 @@ def _put(ask: Ask) -> None:
     """
     # All objects exist by now. Creating one may start a garbage collection, which may close another
     # call, and the release of that call sends all batches.
-    context, spec, alike = ask.context, ask.spec, (ask.ttl, ask.waits)
+    context, spec = ask.context, ask.spec
     nodes = context.multiplexer
-    room = nodes.batch > 1 and nodes.unsent and _with_room(nodes.unsent, spec, alike)
-    batch = room or Batch(context, spec)
-    batch.ttl, batch.waits = alike
-    ask.batch = batch
+    room = nodes.batch > 1 and nodes.unsent and _with_room(nodes.unsent, spec, ask)
+    ask.batch = batch = room or Batch(context, spec)
+    if not batch.asks:
+        batch.ttl, batch.waits = ask.ttl, ask.waits
     batch.asks.append(ask)
     context.undos[ask] = ask.withdraw
     _send_soon(nodes, batch, wait=False)
 
 
-def _with_room(unsent: list[UnsentBatch], spec: LockSpec, alike: Alike | None) -> Batch | None:
-    """Return a batch that a release (None), or an acquire with these terms, may join."""
-    for batch in unsent[-MOST_UNSENT:]:
-        if type(batch) is not Batch or batch.spec.script is not spec.script or batch.sent:
+def _with_room(unsent: list[Any], spec: LockSpec, ask: Ask | None) -> Batch | None:
+    """Return a batch that a release (None), or an acquire with the same terms, may join."""
+    batch: Batch
+    for batch in unsent if len(unsent) <= MOST_UNSENT else unsent[-MOST_UNSENT:]:
+        if batch.spec.form != spec.form or batch.sent:
             continue
-        if len(batch.spec.all_keys) != len(spec.all_keys):
-            continue
-        if alike is None or not batch.asks or alike == (batch.ttl, batch.waits):
+        if ask is None or not batch.asks or (batch.ttl, batch.waits) == (ask.ttl, ask.waits):
             batch.names += 1
             return batch
     return None
@@ -341,8 +341,8 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
     """
     # To wait for the end of the tick gains nothing if many batches in a row had one name, and all
     # have their verdicts. Compare Nagle's rule, RFC 896.
-    alone = not wait and not nodes.undecided and nodes.singles >= ALONE
-    if alone or (batch.names + 1) * len(batch.spec.all_keys) > MOST_KEYS:
+    alone = nodes.singles >= ALONE and not (wait or nodes.undecided)
+    if alone or batch.names >= batch.most:
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

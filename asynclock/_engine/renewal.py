@@ -285,7 +285,9 @@ class Renewals:
         at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
         if at >= grant.renew_until or end >= grant.renew_until:
             return end
-        return min(at, end, grant.sooner_at)
+        if at <= end and at <= grant.sooner_at:  # as of most grants: `min` takes longer
+            return at
+        return min(end, grant.sooner_at)
 
     def _renew_at(self, grant: Grant, at: float) -> None:
         if at < min(grant.valid_until, grant.renew_until):

@@ -67,8 +67,9 @@ class LockSpec:
     queue: str = ""
     """Key of the queue in which the nodes keep the waiters in order. "" for a lock on several
     names: its script derives each key. Such a call takes a ticket only after a split vote."""
-    batched: bool = field(init=False)
-    """Whether acquires and releases of several names may go to a node as one command."""
+    form: tuple[Script, int] | None = field(init=False)
+    """What the names in one command have in common: their script, and how many keys each has. None
+    for a lock whose acquires and releases go to a node alone."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
 
@@ -84,8 +85,9 @@ class LockSpec:
 
     def __post_init__(self) -> None:
         queue = (self.queue,) if self.queue else ()
-        self.batched = self.script.batches and not self.exempt
         self.all_keys = (*self.keys, *queue, *self.neighbours)
+        batched = self.script.batches and not self.exempt
+        self.form = (self.script, len(self.all_keys)) if batched else None
 
     def acquire(
         self,

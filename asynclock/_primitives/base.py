@@ -246,7 +246,7 @@ class Lockable(Acquirable[Lease]):
     __slots__ = ()
 
     def _call(self, timeout: float | None, *, once: bool = False) -> Acquire:
-        return Acquire(self._engine, self._spec, self._options, timeout, once=once)
+        return Acquire(self._engine, self._spec, self._options, timeout, once)
 
     async def __aenter__(self) -> Lease:
         # The same as in the base class, without a coroutine of the lease.
