@@ -39,7 +39,7 @@ class Interruption:
     anyio scope doesn't work here, because it must be left in the task that entered it.
     """
 
-    __slots__ = ("_before", "_handle", "_interrupted", "task")
+    __slots__ = ("_before", "_handle", "_interrupted", "_left", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -49,7 +49,7 @@ class Interruption:
         """The task that runs the body."""
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
-        self._interrupted = False
+        self._interrupted = self._left = False
 
     def move(self) -> None:
         """Note that the body continues in the calling task."""
@@ -59,9 +59,10 @@ class Interruption:
         self.task, self._before = task, task.cancelling()
 
     def interrupt(self) -> None:
-        """Cancel what the body awaits, in the next round of the loop."""
-        # Not at once: the body itself may be running now, and may end before that.
-        if self._handle is None:
+        """Cancel what the body awaits, in the next round of the loop; not a body that was left."""
+        # Not at once: the body itself may be running now, and may end before that. Its end may be
+        # what notices the loss.
+        if self._handle is None and not self._left:
             self._handle = asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -70,6 +71,7 @@ class Interruption:
 
     def leave(self, kind: type[BaseException] | None) -> bool:
         """Note that the body has ended with `kind`; return whether this interruption ended it."""
+        self._left = True
         if self._handle is None:
             return False
         self._handle.cancel()

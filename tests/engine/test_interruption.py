@@ -1,12 +1,14 @@
 """One cancellation ends the body of a lease that was lost, and is never confused with others."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import Nodes, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, virtual_single
 
 LOST = asynclock.LeaseLostError
 
@@ -36,6 +38,38 @@ async def test_a_body_that_is_just_leaving_is_left_alone(on: Nodes, error: type[
                 raise KeyError
     assert cancellations() == 0
     await asyncio.sleep(0)
+
+
+HELD: dict[str, Callable[[asynclock.LockManager], Any]] = {
+    "lock": lambda locks: locks.lock("a"),
+    "acquire": lambda locks: locks.lock("a").acquire(),
+    "fair": lambda locks: locks.fair_lock("a"),
+    "semaphore": lambda locks: locks.semaphore("a", 2),
+    "read": lambda locks: locks.rwlock("a").read(),
+    "write": lambda locks: locks.rwlock("a").write(),
+    "reentrant": lambda locks: locks.reentrant_lock("a"),
+    "several names": lambda locks: locks.multi_lock("a", "b"),
+    "once": lambda locks: locks.once("a", keep=60),
+    "campaign": lambda locks: locks.election("a").campaign("me"),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("error", [LOST, KeyError])
+@virtual_single
+async def test_a_block_that_leaves_late_without_an_await_is_left_alone(
+    on: Nodes, kind: str, error: type[Exception]
+) -> None:
+    """As after a body that blocks the loop until its lease has run out."""
+    with pytest.raises(error):
+        async with HELD[kind](on.locks):
+            loop: Any = asyncio.get_running_loop()
+            loop.now += 2 * TTL
+            if error is KeyError:
+                raise KeyError
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert cancellations() == 0
 
 
 @virtual_single
