@@ -20,8 +20,7 @@ from ._nodes.endpoint import Endpoint, as_options, spelled
 from ._nodes.handshake import RECORD_KEY, RECORD_RETENTION, kept, reading, telling
 from ._nodes.multiplexer import NAMED, digest
 from ._nodes.node import HALF_OPEN, Node
-from ._nodes.replies import Failure
-from ._nodes.script import Command
+from ._nodes.wire import Command, Failure
 from ._primitives.register import Register
 from ._rules.nodeset import NOTHING, OPEN, SETTLED, Kept, Names, NodeSet
 from ._rules.trust import Trust

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer, quarantined
-from .._nodes.replies import Failure, Take
-from .._nodes.script import FAILED, Word
 from .._nodes.wakeup import Wakeups
+from .._nodes.wire import FAILED, Failure, Take, Word
 from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict

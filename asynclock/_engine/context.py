@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from .. import _clock
 from .._background import Background
 from .._nodes.multiplexer import Multiplexer, Readiness, barred
-from .._nodes.replies import Failure, too_far
+from .._nodes.wire import Failure, too_far
 from .._rules.pacing import Paces, Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError

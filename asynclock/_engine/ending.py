@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from .. import _clock
-from .._nodes.replies import Failure
-from .._nodes.script import RELEASE, REST, Command, Word
+from .._nodes.wire import RELEASE, REST, Command, Failure, Word
 from ..errors import ConfigurationError
 from ..events import GONE
 from .ask import woken

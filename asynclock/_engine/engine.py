@@ -19,7 +19,7 @@ from .. import _clock, _forks
 from .._background import Background, wait_out
 from .._forks import of_one_process
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import NOBODY, Sink
+from .._nodes.wire import NOBODY, Sink
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .ask import WakesNext
 from .context import Context, EngineSettings

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
-from .._nodes.replies import Failure, Gather
-from .._nodes.script import Command, Script
+from .._nodes.wire import Command, Failure, Gather, Script
 from .._rules import pacing
 from .._rules.quorum import majority
 from .ask import WOKEN, Ticket

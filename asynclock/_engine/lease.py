@@ -18,8 +18,7 @@ from weakref import ReferenceType
 
 from .. import _clock, _settings
 from .._forks import of_one_process
-from .._nodes.replies import Failure
-from .._nodes.script import Command
+from .._nodes.wire import Command, Failure
 from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost

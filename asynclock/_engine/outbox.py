@@ -18,8 +18,18 @@ from typing import Any, Final
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.replies import NO_RIGHT, UNREADABLE, Failure, ServerError, failure
-from .._nodes.script import BATCH, GRANTED, BatchCommand, Command, Word
+from .._nodes.wire import (
+    BATCH,
+    GRANTED,
+    NO_RIGHT,
+    UNREADABLE,
+    BatchCommand,
+    Command,
+    Failure,
+    ServerError,
+    Word,
+    failure,
+)
 from .._rules import validity
 from .ask import Ask, SentBatch
 from .context import Context, closed

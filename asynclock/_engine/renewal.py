@@ -31,8 +31,7 @@ from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.node import FLUSH
-from .._nodes.replies import NOBODY, Failure, Take
-from .._nodes.script import Command, Word
+from .._nodes.wire import NOBODY, Command, Failure, Take, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant

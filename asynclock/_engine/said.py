@@ -10,8 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, final
 
-from .._nodes.replies import Failure, reader
-from .._nodes.script import GRANTED_MARK
+from .._nodes.wire import GRANTED_MARK, Failure, reader
 
 LONGEST_MESSAGE: Final = 200
 """Maximum number of characters of a message, unless it is a leader's value."""

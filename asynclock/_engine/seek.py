@@ -14,9 +14,8 @@ from types import coroutine
 from typing import Any
 
 from .. import _clock
-from .._nodes.replies import Failure, Take
-from .._nodes.script import Command
 from .._nodes.wakeup import Watch
+from .._nodes.wire import Command, Failure, Take
 from .._rules import pacing, validity
 from .._rules.pacing import SETTLING, Owners
 from ..errors import AcquireTimeoutError, AsyncLockError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .._keys import derived, message
-from .._nodes.script import RELEASE, Command, Script, Word
+from .._nodes.wire import RELEASE, Command, Script, Word
 
 HandOff = Literal["block", "strict"] | bool
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]

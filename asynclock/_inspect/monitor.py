@@ -12,8 +12,7 @@ from typing import NamedTuple
 from .. import _clock
 from .._engine.engine import NodeHealth
 from .._engine.inspection import Inspection
-from .._nodes.replies import Failure, parse_info
-from .._nodes.script import Command
+from .._nodes.wire import Command, Failure, parse_info
 from .._rules.quorum import majority
 from ..manager import LockManager, node_access
 from .survey import Survey, ask, in_slices, survey

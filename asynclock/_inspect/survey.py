@@ -20,8 +20,7 @@ from .._engine.said import places
 from .._keys import counter, lock_key, message
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
-from .._nodes.replies import Answer, Failure, reader
-from .._nodes.script import Command, Script
+from .._nodes.wire import Answer, Command, Failure, Script, reader
 from .._primitives.kind import Held, Queue
 from .._primitives.kinds import KeyRef, keys_of
 from .._primitives.register import State, StateView

@@ -10,7 +10,7 @@ from .._engine.ask import WakesNext
 from .._engine.context import Vote
 from .._engine.inspection import Inspection, ask_all
 from .._engine.said import done, last_owner, released
-from .._nodes.replies import NO_RIGHT, Failure
+from .._nodes.wire import NO_RIGHT, Failure
 from .._primitives.kinds import spec_of
 from ..errors import ConfigurationError
 from .survey import NodeAccess, Survey, survey

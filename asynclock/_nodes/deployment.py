@@ -16,8 +16,8 @@ from .link import Link
 from .node import Node, NodeSettings
 from .replicated import PrimaryDialer, SentinelNode, Service
 from .replicated.acks import MARK_KEY, Acks, KnownReplicas, leave_mark
-from .script import Script
 from .server import ServerNode
+from .wire import Script
 
 if TYPE_CHECKING:
     import redis.asyncio

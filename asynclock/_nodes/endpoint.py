@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import ConfigurationError
 from .dialing import Found, connected_by, first_to_answer, look_up
-from .replies import NO_CONNECTION, Failure, too_far
+from .wire import NO_CONNECTION, Failure, too_far
 
 if TYPE_CHECKING:
     # Importing redis-py takes longer than all the rest of a short program, and plain URLs don't

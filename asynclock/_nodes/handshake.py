@@ -26,10 +26,12 @@ from ..errors import ConfigurationError
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint, without
 from .link import Link, LinkListener, Patience
-from .replies import (
+from .wire import (
     NO_TRUST,
     NOT_REDIS,
+    Command,
     Failure,
+    Script,
     is_sentinel,
     major_minor,
     parse_info,
@@ -37,7 +39,6 @@ from .replies import (
     read_time,
     refused_certificate,
 )
-from .script import Command, Script
 
 WANTS_LOGIN = (
     "it wants a password (NOAUTH): write redis://:PASSWORD@host, for Sentinels "

@@ -19,20 +19,26 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from .. import _clock, _forks
-from .replies import (
+from .wire import (
+    ACQUIRE,
+    BATCH,
+    CACHING,
     NO_RIGHT,
     NOBODY,
     NOT_REDIS,
     READONLY,
+    UNDOES,
+    WRITES,
     Answer,
+    Command,
     Failure,
     ServerError,
     Sink,
+    Word,
     failure,
     lost,
     too_far,
 )
-from .script import ACQUIRE, BATCH, CACHING, UNDOES, WRITES, Command, Word
 
 MAX_IN_FLIGHT = 65_536
 """Maximum number of commands without a reply on one link; a longer backlog would be useless.

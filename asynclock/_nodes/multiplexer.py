@@ -24,10 +24,9 @@ from .._rules.quorum import majority
 from .._rules.trust import StandStill
 from ..errors import ConfigurationError
 from .node import NOT_AFTER_GRACE, Node
-from .replies import NOBODY, Failure, Sink
-from .script import Command
 from .server import ServerNode
 from .wakeup import Wakeups
+from .wire import NOBODY, Command, Failure, Sink
 
 _log = logging.getLogger("asynclock.nodes")
 

@@ -17,8 +17,7 @@ from .. import _clock
 from .._rules.trust import Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .link import LATE_TIMER_FACTOR, Link, Patience
-from .replies import REDIRECTS, Failure, Sink
-from .script import Command, Word
+from .wire import REDIRECTS, Command, Failure, Sink, Word
 
 FLUSH = ""
 """Stands for all keys of a node, in place of one, once a flush is pushed. No key is empty."""

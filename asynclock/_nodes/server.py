@@ -34,11 +34,13 @@ from .node import (
     leave_replica,
     watch,
 )
-from .replies import (
+from .wire import (
+    CACHING,
     NO_TRUST,
     NOBODY,
     NOT_REDIS,
     READONLY,
+    Command,
     Failure,
     Sink,
     Take,
@@ -46,7 +48,6 @@ from .replies import (
     read_time,
     too_far,
 )
-from .script import CACHING, Command
 
 LEFT: Final = "the manager no longer uses it"
 LONGEST_DIAL = 2.0

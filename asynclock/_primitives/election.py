@@ -21,7 +21,7 @@ from .._engine.said import holder, published, stored
 from .._engine.spec import LeaseOptions, LockSpec
 from .._forks import of_one_process
 from .._keys import lock_key
-from .._nodes.replies import Failure
+from .._nodes.wire import Failure
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import UNSET, Timeout, limited

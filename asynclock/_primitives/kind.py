@@ -14,8 +14,7 @@ from .._engine.inspection import NodeView, question
 from .._engine.said import holder
 from .._engine.spec import LockSpec
 from .._keys import counter, derived, message
-from .._nodes.replies import Failure
-from .._nodes.script import Command, Script
+from .._nodes.wire import Command, Failure, Script
 
 NUMBER: Final = "0"
 """Declares all keys of a name that end with a number."""

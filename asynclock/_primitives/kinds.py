@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._engine.inspection import Inspection
 from .._engine.spec import LockSpec
 from .._keys import derived, lock_key, message, split
-from .._nodes.script import Command
+from .._nodes.wire import Command
 from . import election, lock, multi, once, readwrite, semaphore, shared
 from .kind import NUMBER, Held, Kind, Part
 

@@ -21,7 +21,7 @@ from .._engine.lease import Lease
 from .._engine.refusals import is_owner_id
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import lock_key
-from .._nodes.script import Script
+from .._nodes.wire import Script
 from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
 from .base import BATCH, CLOCK, FUNCTIONS, Lockable
 from .kind import Held, Kind, Queue

@@ -20,7 +20,7 @@ from .._engine.lease import Lease, wanted
 from .._engine.spec import LeaseOptions, LockSpec
 from .._forks import of_one_process
 from .._keys import HASH_TAG, lock_key
-from .._nodes.script import Script
+from .._nodes.wire import Script
 from ..errors import (
     AsyncLockError,
     ConfigurationError,

@@ -20,8 +20,7 @@ from .._engine.lease import Lease
 from .._engine.said import readers
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import MARKER, derived, lock_key
-from .._nodes.replies import Failure
-from .._nodes.script import Command, Script
+from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError
 from .base import BATCH, PRELUDE, UNSET, Lockable, Timeout, limited
 from .kind import Held, Kind, Queue

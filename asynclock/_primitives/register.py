@@ -24,8 +24,7 @@ from .._engine.said import TOO_LATE
 from .._engine.spec import ms
 from .._keys import derived, lock_key
 from .._nodes.multiplexer import quarantined
-from .._nodes.replies import UNREADABLE, Failure, reader
-from .._nodes.script import Command, Script
+from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
 from .._rules import pacing, validity
 from .._rules.quorum import countable, surely_empty
 from ..errors import AsyncLockError, QuorumUnavailableError

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._nodes.handshake import NO_USE, OLDEST
 from .._nodes.multiplexer import FLEET
-from .._nodes.replies import Failure, is_sentinel, major_minor
+from .._nodes.wire import Failure, is_sentinel, major_minor
 from .._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
 from .._rules.quorum import majority
 from .._rules.trust import RATE

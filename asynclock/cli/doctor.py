@@ -17,7 +17,7 @@ from rich.text import Text
 from .._nodes.endpoint import Endpoint, Seeds, redacted
 from .._nodes.replicated import Service
 from .._nodes.replicated.acks import Acks
-from .._nodes.replies import Failure
+from .._nodes.wire import Failure
 from . import _app
 from ._output import clean, console, print_json, print_table
 from ._settings import Settings, load, repeated

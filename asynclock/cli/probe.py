@@ -26,8 +26,7 @@ from .._nodes.handshake import (
 )
 from .._nodes.link import Link
 from .._nodes.replicated.acks import Acks
-from .._nodes.replies import Failure, by_field, number, parse_info, read_facts, read_time
-from .._nodes.script import Command
+from .._nodes.wire import Command, Failure, by_field, number, parse_info, read_facts, read_time
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
 from .._rules.nodeset import NOTHING, Kept, NodeSet

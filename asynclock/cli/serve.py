@@ -14,8 +14,7 @@ import typer
 
 from .. import _settings
 from .._inspect.survey import Survey, ask
-from .._nodes.replies import Failure
-from .._nodes.script import Command
+from .._nodes.wire import Command, Failure
 from ..errors import ConfigurationError
 from ..manager import node_access
 from . import _app

@@ -28,8 +28,8 @@ from asynclock._engine.renewal import Renewals, Round
 from asynclock._engine.seek import Seek
 from asynclock._nodes.link import ErrorReplies, Link
 from asynclock._nodes.multiplexer import Multiplexer
-from asynclock._nodes.script import Script
 from asynclock._nodes.server import ServerNode
+from asynclock._nodes.wire import Script
 from asynclock._primitives import base, lock, multi, readwrite, register
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot

@@ -28,9 +28,8 @@ from asynclock._engine.seek import Seek
 from asynclock._engine.spec import LockSpec
 from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
-from asynclock._nodes.replies import Sink
-from asynclock._nodes.script import Command
 from asynclock._nodes.server import ServerNode
+from asynclock._nodes.wire import Command, Sink
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Stream
 from asynclock.testing.memory.commands import SortedSet
 from tests.simulation.loop import RUNNING, Call, SimulatedLoop

@@ -22,9 +22,20 @@ from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
 from ..replicated import POLL, PrimaryDialer, WatchedNode
 from ..replicated.acks import UNSUPPORTED
-from ..replies import NOBODY, REDIRECTS, Failure, Sink, told_by
-from ..script import ACQUIRE, ASKING, CACHING, GRANTED, Command, Word
 from ..server import ServerNode
+from ..wire import (
+    ACQUIRE,
+    ASKING,
+    CACHING,
+    GRANTED,
+    NOBODY,
+    REDIRECTS,
+    Command,
+    Failure,
+    Sink,
+    Word,
+    told_by,
+)
 from .shards import (
     SLOTS,
     Address,

@@ -33,9 +33,8 @@ from ..replicated import (
     source_node,
 )
 from ..replicated.acks import AckedLink, KnownReplicas
-from ..replies import REDIRECTS, Failure, number, parse_info
-from ..script import Command
 from ..server import ServerNode
+from ..wire import REDIRECTS, Command, Failure, number, parse_info
 
 SLOTS = 16_384
 QUESTIONS = (Command.plain("CLUSTER", "SLOTS"), Command.plain("CLUSTER", "INFO"))

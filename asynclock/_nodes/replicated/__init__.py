@@ -38,9 +38,8 @@ from ..endpoint import Endpoint, Seeds
 from ..handshake import HandshakeError, dial, greet, why_unready
 from ..link import Link, LinkListener
 from ..node import Node, NodeSettings
-from ..replies import READONLY, Failure, Gather, Sink, by_field, major_minor, told_by
-from ..script import Command, Script
 from ..server import Dial, ServerNode
+from ..wire import READONLY, Command, Failure, Gather, Script, Sink, by_field, major_minor, told_by
 from .acks import (
     MARGIN,
     UNSUPPORTED,

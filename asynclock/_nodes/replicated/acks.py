@@ -31,8 +31,21 @@ from ..._rules.trust import Facts, Look, Looks, Roster
 from ...errors import ConfigurationError
 from ..handshake import OWN_KEYS, HandshakeError
 from ..link import Link, LinkListener
-from ..replies import NO_ACKS, NOBODY, REDIRECTS, Failure, Sink, number, parse_info, reader
-from ..script import BATCH, GRANTED, GRANTED_MARK, WRITES, Command
+from ..wire import (
+    BATCH,
+    GRANTED,
+    GRANTED_MARK,
+    NO_ACKS,
+    NOBODY,
+    REDIRECTS,
+    WRITES,
+    Command,
+    Failure,
+    Sink,
+    number,
+    parse_info,
+    reader,
+)
 
 MARK_KEY: Final = MARKER + PRIMARY
 """The key of the mark, without the prefix."""

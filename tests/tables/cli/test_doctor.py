@@ -11,7 +11,7 @@ from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import NAMED, digest
 from asynclock._nodes.replicated.acks import Acks
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import SCRIPTS
 from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock._rules.trust import Trust

@@ -13,7 +13,7 @@ from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._inspect.monitor import Monitor, _seen_node
 from asynclock._inspect.survey import SharedState, Survey, _KeyScan, _Known, held
 from asynclock._nodes.cluster import ClusterNode
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import PARTS, KeyRef
 from asynclock._primitives.register import StateView
 from asynclock.cli.inspect import with_missing_votes

@@ -10,8 +10,7 @@ from asynclock._engine.ask import Ticket
 from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
 from asynclock._engine.spec import LockSpec, ms
 from asynclock._nodes.link import LATE_TIMER_FACTOR
-from asynclock._nodes.replies import UNREADABLE, Failure, ServerError
-from asynclock._nodes.script import GRANTED, Command
+from asynclock._nodes.wire import GRANTED, UNREADABLE, Command, Failure, ServerError
 from asynclock._primitives import lock
 
 SPEC = replace(lock.spec("p:", "a"), neighbours=("p:a:#near",))

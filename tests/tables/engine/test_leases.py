@@ -10,7 +10,7 @@ import asynclock
 from asynclock._engine.ending import BLOCK, Reservation, reserve_now
 from asynclock._engine.grant import Grant
 from asynclock._engine.spec import LeaseOptions
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._primitives import lock
 from tests.engine.virtual_nodes import KEY, TTL, VALID, Nodes, seconds_until, start, virtual
 from tests.tables.engine.told import (

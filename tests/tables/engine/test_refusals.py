@@ -24,7 +24,7 @@ from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
 from asynclock._engine.said import Released
 from asynclock._engine.spec import LeaseOptions
 from asynclock._nodes.replicated.acks import UNSUPPORTED
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._primitives import lock
 from asynclock._rules.pacing import Paces
 from tests.tables.inside import now

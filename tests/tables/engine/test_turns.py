@@ -10,9 +10,8 @@ import pytest
 import asynclock
 from asynclock._engine.ask import Ask
 from asynclock._engine.seek import _decided
-from asynclock._nodes.replies import NOBODY
-from asynclock._nodes.script import Command
 from asynclock._nodes.server import ServerNode
+from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules import pacing
 from asynclock.testing.memory import MemoryNode

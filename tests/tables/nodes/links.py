@@ -17,8 +17,7 @@ from asynclock import _clock
 from asynclock._nodes.handshake import reading
 from asynclock._nodes.link import Link
 from asynclock._nodes.replicated.acks import AckedLink, Acks
-from asynclock._nodes.replies import Failure
-from asynclock._nodes.script import BATCH, CACHING, UNDOES, BatchCommand, Command
+from asynclock._nodes.wire import BATCH, CACHING, UNDOES, BatchCommand, Command, Failure
 from asynclock._primitives.lock import SCRIPT
 
 TIMEOUT = 1.0

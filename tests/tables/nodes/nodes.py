@@ -14,9 +14,8 @@ from typing import Any
 from asynclock import _clock
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.replies import Failure
-from asynclock._nodes.script import Command
 from asynclock._nodes.server import ServerNode
+from asynclock._nodes.wire import Command, Failure
 from asynclock._rules.trust import Facts
 from asynclock.events import Event, Observers
 from tests.tables.nodes.links import command

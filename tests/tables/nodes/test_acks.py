@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas, Term
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from tests.tables.nodes.links import CLOCK, Dialogue, cases
 from tests.waiting import in_virtual_time
 

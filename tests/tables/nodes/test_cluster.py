@@ -11,8 +11,7 @@ from asynclock import _clock
 from asynclock._nodes.cluster import ParkedCommands, RoutedCommand
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated.acks import UNSUPPORTED
-from asynclock._nodes.replies import Failure
-from asynclock._nodes.script import Command
+from asynclock._nodes.wire import Command, Failure
 from asynclock._primitives.lock import SCRIPT
 from tests.waiting import in_virtual_time
 

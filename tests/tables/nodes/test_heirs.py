@@ -11,7 +11,7 @@ from asynclock._nodes.handshake import OWN_KEYS
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import acks as marks
 from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term
-from asynclock._nodes.replies import NO_ACKS, Failure, Sink
+from asynclock._nodes.wire import NO_ACKS, Failure, Sink
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory import MemoryNode
 from tests.waiting import in_virtual_time

@@ -8,7 +8,7 @@ import pytest
 
 from asynclock import _forks
 from asynclock._nodes import link
-from asynclock._nodes.script import Command
+from asynclock._nodes.wire import Command
 from asynclock._primitives.lock import spec
 from tests.tables.nodes.links import Dialogue, cases, command
 from tests.waiting import in_virtual_time

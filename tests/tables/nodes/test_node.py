@@ -18,9 +18,8 @@ from asynclock._nodes.node import (
     ConnectBacklog,
     PendingReleases,
 )
-from asynclock._nodes.replies import NOBODY, Failure
-from asynclock._nodes.script import Command
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT
+from asynclock._nodes.wire import NOBODY, Command, Failure
 from tests.tables.nodes.links import cases, command
 from tests.tables.nodes.nodes import CLOCK, MAX_TTL, NODE_TIMEOUT, by_hand
 from tests.waiting import in_virtual_time, until

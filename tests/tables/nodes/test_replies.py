@@ -25,8 +25,18 @@ from asynclock._nodes.link import NEEDED_CHECKS, Patience
 from asynclock._nodes.multiplexer import barred, quarantined
 from asynclock._nodes.replicated import SILENT, SentinelView, agreed_primary, older, poll
 from asynclock._nodes.replicated.acks import leave_mark
-from asynclock._nodes.replies import Failure, Gather, ServerError, failure, parse_info, read_facts
-from asynclock._nodes.script import FAILED, GRANTED, BatchCommand, Command
+from asynclock._nodes.wire import (
+    FAILED,
+    GRANTED,
+    BatchCommand,
+    Command,
+    Failure,
+    Gather,
+    ServerError,
+    failure,
+    parse_info,
+    read_facts,
+)
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules.trust import Facts
 from asynclock.testing.memory.commands import ReplyError

@@ -8,7 +8,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._nodes.node import QUIET, NodeLog
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._rules.trust import Trust
 from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp, Observers
 from asynclock.testing import LocalServer

@@ -24,7 +24,7 @@ from typing import Any, cast
 import pytest
 
 from asynclock._engine import inspection as waiters
-from asynclock._nodes.script import Script
+from asynclock._nodes.wire import Script
 from asynclock._primitives import lock, multi, readwrite, register
 from asynclock.testing import LocalServer, ServerReplyError
 from asynclock.testing.memory import MemoryNode

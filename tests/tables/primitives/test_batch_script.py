@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from asynclock._nodes.replies import ServerError, failure
-from asynclock._nodes.script import Script
+from asynclock._nodes.wire import Script, ServerError, failure
 from asynclock._primitives.lock import SCRIPT
 from asynclock._primitives.multi import SCRIPT as SEVERAL
 from asynclock._primitives.readwrite import READ, WRITE

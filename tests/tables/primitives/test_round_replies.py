@@ -7,7 +7,7 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from asynclock._primitives import register
 from asynclock._primitives.register import FORGETFUL, Round
 from tests.engine.virtual_nodes import Nodes, virtual

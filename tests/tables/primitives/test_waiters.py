@@ -7,7 +7,7 @@ import pytest
 
 from asynclock._engine import inspection as waiters
 from asynclock._engine.inspection import Waiter, in_order
-from asynclock._nodes.replies import Failure
+from asynclock._nodes.wire import Failure
 from tests.engine.test_queue import line_up
 from tests.engine.virtual_nodes import Nodes, virtual_single
 
