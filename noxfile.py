@@ -101,7 +101,8 @@ class Environment:
         self.session.run(*make, str(self.folder), external=True, silent=True)
         groups = nox.project.dependency_groups(PROJECT, *self.groups)
         wanted_here = ["-e", f".[{','.join(EXTRAS)}]", *groups]
-        self.run("python", "-m", "pip", "install", "-qq", *wanted_here)
+        # Python compiles what it imports, which is far from all of it.
+        self.run("python", "-m", "pip", "install", "-qq", "--no-compile", *wanted_here)
         stamp.write_text(digest)
 
     def use_server(self, place: str) -> None:
@@ -214,6 +215,8 @@ ELSEWHERE = f"{ORDINARY} and not once"
 WORKERS = "8"
 # With coverage they wait less.
 WORKERS_MEASURED = "6"
+# Each worker collects all tests, so few tests need few workers.
+WORKERS_ELSEWHERE = "6"
 # Some of them measure time, or play a whole fleet.
 WORKERS_NIGHTLY = "4"
 
@@ -274,8 +277,8 @@ def add_tests(version: str, python: str | None) -> None:
         # Paths on the command line replace the list; `pytest -k` and the like narrow it.
         given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
         chosen = [] if version == MAIN or given else ON_EACH_PYTHON
-        marked = ELSEWHERE if chosen else ORDINARY
-        environment.pytest("-n", WORKERS, "-m", marked, *chosen)
+        workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
+        environment.pytest("-n", workers, "-m", ELSEWHERE if chosen else ORDINARY, *chosen)
 
     what = "All ordinary tests, with their coverage," if version == MAIN else "What can differ"
     tests.__doc__ = f"{what} on Python {version}."

@@ -35,6 +35,13 @@ class ByServers(LoadScopeScheduling):  # type: ignore[misc]
                 self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget what is complete: after each test xdist looks at all that a node was given."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = shared(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
+
 
 def shared(nodeid: str) -> str:
     """Return what a test shares with others, or the test itself."""

@@ -7,7 +7,7 @@ import pytest
 import asynclock
 from tests.conftest import Connect
 from tests.contract.faces import Face
-from tests.contract.kinds import CASES, FEW, MUTEX, Kind
+from tests.contract.kinds import CASES, FEW, FEWER, MUTEX, Kind
 from tests.contract.matrix import RARE, case, played
 from tests.patient import lasting
 
@@ -28,14 +28,16 @@ ONCE = {*FEW, "5-frozen", "acksall-tcp-up", "durable-tcp-up"}
 def _rare(test: str, deployment: str, kind: Kind) -> bool:
     return (
         deployment in RARE
-        or (kind is not MUTEX and deployment not in FEW)
+        or (kind is not MUTEX and deployment not in FEWER)
         or (test in WAITS and deployment not in ONCE)
     )
 
 
 def _once(test: str, deployment: str, kind: Kind) -> bool:
     """Another Python or server can differ in a script, and in how it works with replicas."""
-    return test in WAITS or deployment not in (FEW if kind is MUTEX else ("1-up",))
+    if test in WAITS:
+        return (deployment, kind) != ("1-up", MUTEX)
+    return deployment not in (FEW if kind is MUTEX else ("1-up",))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

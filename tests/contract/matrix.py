@@ -26,6 +26,8 @@ DEPLOYMENTS = (
 
 RARE = TOPOLOGY_FACES.keys() - STANDING
 """What runs at night only."""
+SELDOM = ("acks1-tcp-dead", "sentinel-tcp-frozen", "cluster-tcp-frozen")
+"""What only the mutex runs on by day."""
 
 
 def case(name: str, *marks: str) -> Any:
@@ -35,7 +37,7 @@ def case(name: str, *marks: str) -> Any:
 
 def faces(names: Collection[str]) -> Any:
     """Make a fixture `face` with these deployments."""
-    cases = [case(name, *(["nightly"] if name in RARE else [])) for name in names]
+    cases = [case(name, *(["nightly"] if name in {*RARE, *SELDOM} else [])) for name in names]
     return played({name: name for name in names}, cases)
 
 

@@ -21,7 +21,7 @@ from tests.simulation.scenario import play
 # Schedules compute for seconds and wait for nothing: a busy machine only makes them slower.
 pytestmark = pytest.mark.timeout(300)
 
-SEEDS, PORTIONS = 400, 8
+SEEDS, PORTIONS = 240, 8
 NIGHTLY_SEEDS, NIGHTLY_PORTIONS = 100_000, 200
 FAILED_ONCE: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("states", 162, {}),

@@ -36,6 +36,11 @@ KINDS = {
     "several": (SEVERAL, (*ENDS[:2], "+", "+:#fence")),
 }
 """Each script, and the ends of the keys that it takes."""
+SEEDS = [
+    *range(12),
+    *(pytest.param(seed, marks=pytest.mark.once) for seed in range(12, 24)),
+    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(24, 60)),
+]
 
 
 @pytest.fixture
@@ -143,7 +148,7 @@ def spread(reply: Any, *, release: bool) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind: str) -> None:
     draw = random.Random(seed)
     base = time.time_ns() // 1000
