@@ -124,8 +124,6 @@ class Keyspace:
 
 
 Function = Callable[[Keyspace, Words], Any]
-COMMANDS: dict[bytes, tuple[Function, bool]] = {}
-"""For each command: its function, and whether it only reads the key in its first argument."""
 
 
 def execute(space: Keyspace, words: Words) -> Any:
@@ -142,18 +140,9 @@ def execute(space: Keyspace, words: Words) -> Any:
         raise ReplyError(f"ERR {error or 'wrong arguments'}") from None
 
 
-def _command(name: str, *, reads: bool = False) -> Callable[[Function], Function]:
-    def register(function: Function) -> Function:
-        COMMANDS[name.encode()] = function, reads
-        return function
-
-    return register
-
-
 # ---- strings and keys of any type ----------------------------------------------------------------
 
 
-@_command("MGET")
 def _mget(space: Keyspace, words: Words) -> list[bytes | None]:
     if not words:
         raise ValueError
@@ -163,7 +152,6 @@ def _mget(space: Keyspace, words: Words) -> list[bytes | None]:
     return [value if isinstance(value, bytes) else None for value in values]
 
 
-@_command("SET")
 def _set(space: Keyspace, words: Words) -> Any:
     key, value, *options = words
     expiry, flags = None, set()
@@ -186,13 +174,11 @@ def _set(space: Keyspace, words: Words) -> Any:
     return before if b"GET" in flags else OK
 
 
-@_command("TYPE", reads=True)
 def _type(space: Keyspace, words: Words) -> StatusReply:
     names: dict[type, str] = {bytes: "string", dict: "hash", SortedSet: "zset", type(None): "none"}
     return StatusReply(names[type(space.get(words[0]))])
 
 
-@_command("PEXPIRE")
 def _pexpire(space: Keyspace, words: Words) -> int:
     key, milliseconds = words
     if space.get(key) is None:
@@ -201,7 +187,6 @@ def _pexpire(space: Keyspace, words: Words) -> int:
     return 1
 
 
-@_command("PTTL", reads=True)
 def _pttl(space: Keyspace, words: Words) -> int:
     if space.get(words[0]) is None:
         return -2
@@ -209,7 +194,6 @@ def _pttl(space: Keyspace, words: Words) -> int:
     return -1 if expiry is None else max(0, expiry - space.now())
 
 
-@_command("KEYS")
 def _keys(space: Keyspace, words: Words) -> list[bytes]:
     space.expire_due()
     # Redis takes a mark after a backslash as itself, Python takes it so within brackets.
@@ -221,7 +205,6 @@ def _keys(space: Keyspace, words: Words) -> list[bytes]:
     ]
 
 
-@_command("SCAN")
 def _scan(space: Keyspace, words: Words) -> list[Any]:
     options = {words[i].upper(): words[i + 1] for i in range(1, len(words) - 1, 2)}
     return [b"0", _keys(space, (options.get(b"MATCH", b"*"),))]
@@ -230,13 +213,11 @@ def _scan(space: Keyspace, words: Words) -> list[Any]:
 # ---- hashes --------------------------------------------------------------------------------------
 
 
-@_command("HMGET", reads=True)
 def _hmget(space: Keyspace, words: Words) -> list[bytes | None]:
     value = space.typed(words[0], dict) or {}
     return [value.get(field) for field in words[1:]]
 
 
-@_command("HSET")
 def _hset(space: Keyspace, words: Words) -> int:
     value = space.typed(words[0], dict) or {}
     pairs = dict(zip(words[1::2], words[2::2], strict=True))
@@ -273,7 +254,6 @@ def _with_scores(value: SortedSet, members: list[bytes], options: Words) -> list
     return [word for member in members for word in (member, _score(value[member]))]
 
 
-@_command("ZADD")
 def _zadd(space: Keyspace, words: Words) -> int:
     value, only_up = _sorted_set(space, words[0]), words[1].upper() == b"GT"
     pairs = words[2:] if only_up else words[1:]
@@ -288,7 +268,6 @@ def _zadd(space: Keyspace, words: Words) -> int:
     return new
 
 
-@_command("ZREM")
 def _zrem(space: Keyspace, words: Words) -> int:
     value = _sorted_set(space, words[0])
     gone = sum(value.pop(member, None) is not None for member in words[1:])
@@ -297,20 +276,17 @@ def _zrem(space: Keyspace, words: Words) -> int:
     return gone
 
 
-@_command("ZREMRANGEBYSCORE")
 def _zremrangebyscore(space: Keyspace, words: Words) -> int:
     value, inside = _sorted_set(space, words[0]), _bounds(words[1], words[2])
     gone: int = _zrem(space, (words[0], *[member for member in value if inside(value[member])]))
     return gone
 
 
-@_command("ZSCORE", reads=True)
 def _zscore(space: Keyspace, words: Words) -> bytes | None:
     score = _sorted_set(space, words[0]).get(words[1])
     return None if score is None else _score(score)
 
 
-@_command("ZRANK", reads=True)
 def _zrank(space: Keyspace, words: Words) -> int | None:
     value = _sorted_set(space, words[0])
     return value.ordered().index(words[1]) if words[1] in value else None
@@ -324,14 +300,28 @@ def _range(space: Keyspace, words: Words, step: int) -> list[bytes]:
     return _with_scores(value, members[first : last + 1], words[3:])
 
 
-@_command("ZRANGEBYSCORE", reads=True)
 def _zrangebyscore(space: Keyspace, words: Words) -> list[bytes]:
     value, inside = _sorted_set(space, words[0]), _bounds(words[1], words[2])
     members = [member for member in value.ordered() if inside(value[member])]
     return _with_scores(value, members, words[3:])
 
 
-COMMANDS |= {
+COMMANDS: dict[bytes, tuple[Function, bool]] = {
+    b"MGET": (_mget, False),
+    b"SET": (_set, False),
+    b"TYPE": (_type, True),
+    b"PEXPIRE": (_pexpire, False),
+    b"PTTL": (_pttl, True),
+    b"KEYS": (_keys, False),
+    b"SCAN": (_scan, False),
+    b"HMGET": (_hmget, True),
+    b"HSET": (_hset, False),
+    b"ZADD": (_zadd, False),
+    b"ZREM": (_zrem, False),
+    b"ZREMRANGEBYSCORE": (_zremrangebyscore, False),
+    b"ZSCORE": (_zscore, True),
+    b"ZRANK": (_zrank, True),
+    b"ZRANGEBYSCORE": (_zrangebyscore, True),
     b"GET": (lambda space, words: space.typed(words[0], bytes), True),
     b"DEL": (
         lambda space, words: sum(space.get(key) is not None and space.delete(key) for key in words),
@@ -342,6 +332,7 @@ COMMANDS |= {
     b"ZRANGE": (lambda space, words: _range(space, words, 1), True),
     b"ZREVRANGE": (lambda space, words: _range(space, words, -1), True),
 }
+"""For each command: its function, and whether it only reads the key in its first argument."""
 
 
 # ---- Runs the same Lua files as servers do, on an in-memory keyspace (docs/decisions/0012) -------
