@@ -165,12 +165,16 @@ class Fleet:
         await self._nobody_uses(("other",), force=force)
         return await self._change(lambda found: note(found).enforced())
 
-    async def add(self, url: str) -> FleetState:
-        """Open the step that adds the node at `url`, once that node can vote."""
+    async def add(self, url: str, *, force: bool = False) -> FleetState:
+        """Open the step that adds the node at `url`, once that node can vote.
+
+        Raises ConfigurationError while clients of other nodes are connected to it, unless `force`:
+        they would be refused from then on.
+        """
         settings: ConnectSettings = {**self._settings, "restart_guard": False}
         async with connect(url, **settings) as locks:
             (node,) = node_access(locks).nodes
-            await self._fit(node)
+            await self._fit(node, force=force)
             state = await self._change(lambda found: self._recorded(found).adding(node.address))
             await ask(node, telling(self._key, state.newest, node.address))
         return await self.show()
@@ -180,14 +184,16 @@ class Fleet:
         gone = _name(name)
         return await self._change(lambda found: self._recorded(found).removing(gone))
 
-    async def replace(self, name: str, url: str) -> FleetState:
+    async def replace(self, name: str, url: str, *, force: bool = False) -> FleetState:
         """Open the next of two steps: add the node at `url`, then remove the node `name`.
 
         Call this again once the first step is finished.
         """
         record = self._recorded((await self.show()).record)
         added = _name(url) in (record.nodes if record.phase == SETTLED else ())
-        return await (self.remove(name) if added or record.removes(_name(name)) else self.add(url))
+        if added or record.removes(_name(name)):
+            return await self.remove(name)
+        return await self.add(url, force=force)
 
     async def finish(self, *, force: bool = False) -> FleetState:
         """Refuse clients of the old set, and wait until none of them can hold a lease.
@@ -244,7 +250,13 @@ class Fleet:
         seconds = self._longest_lease()
         self._progress(f"waiting {seconds:.0f} s until no client of the other set holds a lease")
         await asyncio.sleep(seconds)
-        return await self._change(settle)
+        state = await self._change(settle)
+        for name in set(closing.other) - set(closing.nodes):
+            self._progress(
+                f"{name} still refuses clients with other nodes: to use it elsewhere, stop them, "
+                f"`redis-cli DEL '{self._key}'` there, and start them"
+            )
+        return state
 
     def _longest_lease(self) -> float:
         # A majority keeps the record now. Each lease of the other set needs one of these nodes,
@@ -259,22 +271,10 @@ class Fleet:
         return settings.max_ttl / 3 + max(1.0, HALF_OPEN * settings.node_timeout)
 
     async def _nobody_uses(self, sets: Sequence[str], *, force: bool) -> None:
-        clients = (await self.show()).clients
-        if force:
-            return
-        if clients is None:
-            raise ConfigurationError(
-                "no node shows its clients (CLIENT LIST), so some may still use other nodes: "
-                "log in as a user that may list them, or use force (--force)"
-            )
-        others = [repr(client.label) for client in clients if client.uses in sets and client.holds]
-        if others:
-            raise ConfigurationError(
-                f"{len(others)} connected clients still use other nodes: {', '.join(others[:20])}; "
-                "start them with the right nodes first, or use force (--force)"
-            )
+        if not force:
+            _refuse_users((await self.show()).clients, sets)
 
-    async def _fit(self, new: Node) -> None:
+    async def _fit(self, new: Node, *, force: bool) -> None:
         """Wait until the node can vote. Raises ConfigurationError if it does not fit."""
         facts = new.trust.facts
         if facts is None or facts.replica:
@@ -289,6 +289,16 @@ class Fleet:
                 f"{new.address} keeps the record of another fleet; if that fleet is gone: "
                 f"redis-cli DEL '{self._key}' there"
             )
+        if not force:
+            step = self._recorded((await self.show()).record).adding(new.address)
+            listed = [await ask(new, CLIENTS)]
+            found = clients_of(step, listed)
+            if found is not None:
+                # Clients that know no record don't name their connections. Ours is the last one.
+                plain = [one for one in _connections(listed) if not one.get("name")]
+                pushed = [one.get("addr", "?") for one in plain if "t" in one.get("flags", "")]
+                found += tuple(Client(one, "other") for one in pushed[:-1])
+            _refuse_users(found, ("other",))
         settings = node_access(self._locks).nodes[0].settings
         seconds = Trust(settings.max_ttl).met(
             facts, _clock.now(), guard=True, guard_first=True, disks_kept=settings.disks_kept
@@ -308,6 +318,21 @@ class Fleet:
     @property
     def _key(self) -> str:
         return node_access(self._locks).prefix + RECORD_KEY
+
+
+def _refuse_users(clients: tuple[Client, ...] | None, sets: Sequence[str]) -> None:
+    """Raise ConfigurationError if one of the clients, or an unknown one, may use these sets."""
+    if clients is None:
+        raise ConfigurationError(
+            "no node shows its clients (CLIENT LIST), so some may still use other nodes: "
+            "log in as a user that may list them, or use force (--force)"
+        )
+    others = [repr(client.label) for client in clients if client.uses in sets and client.holds]
+    if others:
+        raise ConfigurationError(
+            f"{len(others)} connected clients still use other nodes: {', '.join(others[:20])}; "
+            "start them with the right nodes first, or use force (--force)"
+        )
 
 
 def _name(node: str) -> str:

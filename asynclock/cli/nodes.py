@@ -31,9 +31,9 @@ class Action(StrEnum):
     back = "back"
 
 
-NODES = {Action.add: 1, Action.remove: 1, Action.swap: 2}
-"""For each action that takes nodes: how many."""
-FORCED = {Action.record, Action.finish, Action.back}
+NODES = {Action.add: "URL", Action.remove: "NODE", Action.swap: "NODE URL"}
+"""For each action that takes nodes: which."""
+FORCED = set(Action) - {Action.show, Action.remove}
 """The actions for which --force matters."""
 
 
@@ -73,8 +73,9 @@ def nodes(
         asynclock nodes replace redis://10.0.0.3 redis://10.0.0.9
     """
     given = changed or []
-    if len(given) != NODES.get(action, 0):
-        raise ConfigurationError(f"`nodes {action}` takes {NODES.get(action, 0)} nodes: see --help")
+    wanted = NODES.get(action, "")
+    if len(given) != len(wanted.split()):
+        raise ConfigurationError(f"write `asynclock nodes {f'{action} {wanted}'.rstrip()}`")
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout, max_ttl=max_ttl)
     log_to_stderr()
     state = asyncio.run(_act(settings.relaxed(), action, given, force=force))
@@ -90,7 +91,7 @@ async def _act(
     settings: Settings, action: Action, given: Sequence[str], *, force: bool
 ) -> FleetState:
     async with Fleet(*settings.nodes, progress=say, **settings.options) as fleet:
-        # Each action is a method; `record`, `finish` and `back` take `force`.
+        # Each action is a method.
         forced = {"force": force} if action in FORCED else {}
         found: FleetState = await getattr(fleet, action)(*given, **forced)
         return found

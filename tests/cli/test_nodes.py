@@ -286,11 +286,11 @@ CASES: dict[str, tuple[Scene, str, int, str]] = {
     **{
         words: (Scene("record"), words, 64, said)
         for words, said in {
-            "show x": "`nodes show` takes 0 nodes",
-            "add": "`nodes add` takes 1 nodes",
-            "add x y": "`nodes add` takes 1 nodes",
-            "replace x": "`nodes replace` takes 2 nodes",
-            "finish x": "`nodes finish` takes 0 nodes",
+            "show x": "write `asynclock nodes show`",
+            "add": "write `asynclock nodes add URL`",
+            "add x y": "write `asynclock nodes add URL`",
+            "replace x": "write `asynclock nodes replace NODE URL`",
+            "finish x": "write `asynclock nodes finish`",
             "remove redis://nowhere:1": "is not one of",
             "add redis://127.0.0.1:1": "can't be added",
             "finish": "no step is open",

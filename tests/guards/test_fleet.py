@@ -1,6 +1,7 @@
 """The steps of a fleet: what they wait for, refuse, leave at the nodes and tell. Virtual time."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -364,6 +365,29 @@ async def test_connected_clients_of_another_set_are_not_refused_by_surprise() ->
         assert set_of(await fleet.back(force=True)) == NodeSet(3, ABC)
 
 
+@pytest.mark.parametrize(
+    ("before", "stops"),
+    [
+        (b"id=1 addr=h:4 name= flags=t\n", "'h:4'"),
+        (b"id=1 name=asynclock:x:host:7 flags=N\n", "'host:7'"),
+        (f"id=1 name=asynclock:{digest(ABCD)}:host:7 flags=t\n".encode(), ""),
+        (b"id=1 name=asynclock:x:host:7:top flags=t\nid=2 name= flags=N\n", ""),
+    ],
+    ids=["knows no record", "of another set", "of the new set", "holds no lock"],
+)
+@in_virtual_time
+async def test_a_node_that_others_use_is_not_added_by_surprise(before: bytes, stops: str) -> None:
+    (*_, new), nodes = pushed("abcd")
+    new.clients = before + b"id=8 addr=h:9 name= flags=t"  # the call's own connection
+    async with fleet_of(nodes[:3]) as fleet:
+        await fleet.record()
+        if stops:
+            with pytest.raises(Refused, match=rf"^1 connected .*: {stops}; .* \(--force\)"):
+                await fleet.add(nodes[3])
+            assert (await set_in(fleet), (await kept(new))[1]) == (NodeSet(1, ABC), None)
+        assert set_of(await fleet.add(nodes[3], force=bool(stops))).phase == OPEN
+
+
 @in_virtual_time
 async def test_where_nobody_may_list_clients_only_force_ends_a_step() -> None:
     servers, nodes = pushed("abcd")
@@ -510,7 +534,9 @@ async def test_a_step_ends_when_no_client_of_the_other_set_can_hold_a_lease(
         longest = quarantine(TTL) + TTL / 3 + max(1.0, 4 * timeout) + timeout
         assert longest <= now() - began < longest + 2
         assert record == NodeSet(3, ABCD if end == "finish" else ABC)
-        assert progress == [HELD.format(round(longest))]
+        assert progress.pop(0) == HELD.format(round(longest))
+        left = f"memory://d still refuses clients .* `redis-cli DEL '{RECORD}'`"
+        assert [bool(re.match(left, one)) for one in progress] == [True] * (end == "back")
 
 
 @pytest.mark.parametrize(
