@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypedDict, TypeVar
 
-from ._forks import of_one_process
+from ._process import of_one_process
 from .errors import ConfigurationError
 from .events import Observer
 

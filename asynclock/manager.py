@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 from . import _settings
-from ._background import Background
 from ._engine.context import EngineSettings
 from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
@@ -34,6 +33,7 @@ from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
 from ._primitives.shared import Barrier, Latch, SharedEvent
 from ._primitives.synchronized import P, R, synchronized
+from ._process import Background
 from ._rules import validity
 from ._settings import RestartGuard
 from .events import Observer, Observers, Watcher

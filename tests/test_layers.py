@@ -25,8 +25,7 @@ LAYERS = [
             "asynclock.errors",
             "asynclock.events",
             "asynclock._clock",
-            "asynclock._background",
-            "asynclock._forks",
+            "asynclock._process",
         ),
     ),
     (0, ("asynclock._keys", "asynclock._settings")),
@@ -76,7 +75,7 @@ PURE = "asynclock._rules"
 IMPURE = {"asyncio", "anyio", "redis", "hiredis", "time", "random", "secrets", "os", "socket"}
 
 TASK_MAKERS = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
-TASK_MAKER = "asynclock._background"
+TASK_MAKER = "asynclock._process"
 
 
 def modules() -> Iterator[tuple[str, Path]]:

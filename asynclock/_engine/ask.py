@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import _clock
@@ -32,21 +33,9 @@ WOKEN = b"go"
 """Value of the key of a ticket to which a node has left the name."""
 
 
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class SentBatch:
     """The requests that travel in one command, and what the nodes replied to all of them alike."""
-
-    __slots__ = (
-        "absent",
-        "agreeing",
-        "asks",
-        "numbers",
-        "sending",
-        "sent",
-        "sent_to",
-        "started",
-        "valid_until",
-        "voters",
-    )
 
     asks: list[Ask]
     sent: bool

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .. import _clock
-from .._background import Background
 from .._nodes.multiplexer import Multiplexer, Readiness, barred
 from .._nodes.wire import Failure, too_far
+from .._process import Background
 from .._rules.pacing import Paces, Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any
 from weakref import ReferenceType
 
-from .. import _clock, _forks
-from .._background import Background, wait_out
-from .._forks import of_one_process
+from .. import _clock, _process
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.wire import NOBODY, Sink
+from .._process import Background, of_one_process, wait_out
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .ask import WakesNext
 from .context import Context, EngineSettings
@@ -55,7 +54,7 @@ class Engine(Context):
             multiplexer, self.retention, self.mark_lost, self._renewed
         )
         self._closing: asyncio.Task[None] | None = None
-        _forks.tell_child(self)
+        _process.tell_child(self)
         self.on_drop: Callable[[ReferenceType[Any]], None] = self._dropped
         """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten

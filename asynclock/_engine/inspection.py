@@ -175,18 +175,24 @@ class Inspection:
 
 
 async def inspect(
-    context: Context, spec: LockSpec, kind: str = "lock", queues: Sequence[Command] | None = None
+    context: Context,
+    spec: LockSpec,
+    kind: str = "lock",
+    queues: Sequence[Command] | None = None,
+    *,
+    arm: bool = False,
 ) -> Inspection:
     """Ask every node about one name; takes at most one node timeout.
 
-    `queues` are the questions for those who wait, by default that for the queue of `spec`.
+    `queues` are the questions for those who wait, by default that for the queue of `spec`. With
+    `arm`, the nodes are to tell of changes of the owner and of the owner's message.
     """
     if queues is None:
         queues = (question(spec.queue),) if spec.queue else ()
     nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
     replies, told, waiting = await asyncio.gather(
-        ask_all(context, spec.inspect()),
-        ask_all(context, spec.read_messages()),
+        ask_all(context, spec.inspect(), arm=arm),
+        ask_all(context, spec.read_messages(), arm=arm),
         _waiters(context, queues),
     )
     views = tuple(_view(node.address, replies[i], told[i]) for i, node in enumerate(nodes))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
 from weakref import ReferenceType
 
 from .. import _clock, _settings
-from .._forks import of_one_process
 from .._nodes.wire import Command, Failure
+from .._process import of_one_process
 from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from .. import _clock
-from .._background import Background
+from .._process import Background
 from ..errors import ConfigurationError
 
 STAGGER = 0.1

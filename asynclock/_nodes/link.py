@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 
 import hiredis
 
-from .. import _clock, _forks
+from .. import _clock, _process
 from .wire import (
     ACQUIRE,
     BATCH,
@@ -194,7 +194,7 @@ class Link(asyncio.Protocol):
         if transport is not None:
             sock = transport.get_extra_info("socket")
             if sock is not None and sock.fileno() >= 0:
-                _forks.close_copy(sock.fileno())
+                _process.close_copy(sock.fileno())
         self._out.clear()
         self._disarm()
 
@@ -230,7 +230,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
-        _forks.tell_child(self)
+        _process.tell_child(self)
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the node."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from .. import _clock
-from .._background import Background
+from .._process import Background
 from .._rules import trust
 from .._rules.nodeset import Kept, NodeSet, shown
 from .._rules.quorum import majority

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from .. import _clock, _forks
+from .. import _clock, _process
 from .._rules.nodeset import Kept
 from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
@@ -263,7 +263,7 @@ class ServerNode(Node):
         all tasks together, and what the other ones release then still goes out on the link.
         """
         failures, rejections, shortest = 0, 0, self.settings.node_timeout
-        _forks.tell_child(self)
+        _process.tell_child(self)
         try:
             while not self._finished:
                 limit = max(shortest, min(LONGEST_DIAL, shortest * 2**failures))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,14 +13,13 @@ from weakref import ReferenceType
 from .. import _clock, _settings
 from .._engine.acquire import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
-from .._engine.inspection import Inspection, Lookout, ask_all, inspect
+from .._engine.inspection import Inspection, Lookout, inspect
 from .._engine.lease import Lease
 from .._engine.refusals import label
-from .._engine.said import holder, published, stored
+from .._engine.said import published
 from .._engine.spec import LeaseOptions, LockSpec
-from .._forks import of_one_process
 from .._keys import lock_key
-from .._nodes.wire import Failure
+from .._process import of_one_process
 from .._rules import pacing
 from ..errors import ConfigurationError
 from .base import UNSET, Timeout, limited
@@ -218,21 +216,14 @@ class Election(_settings.Answering):
 
     async def _look(self, *, armed: bool = False) -> tuple[Leader | None, float | None]:
         # Returns the leader, and the seconds for which there is no need to ask again.
-        nodes = self._engine.multiplexer
-        replies, told = await asyncio.gather(
-            ask_all(self._engine, self._spec.inspect(), arm=armed),
-            ask_all(self._engine, self._spec.read_messages(), arm=armed),
-        )
-        seen = [said for said in map(holder, replies.values()) if not isinstance(said, Failure)]
-        owners = Counter(said.owner for said in seen if said.owner)
-        if not owners or owners.most_common(1)[0][1] < nodes.quorum:
+        found = await inspect(self._engine, self._spec, KIND.name, (), arm=armed)
+        if found.owner is None:
             return None, None
-        owner = owners.most_common(1)[0][0]
-        left = max(said.left or 0.0 for said in seen)
-        value = published(stored(told.values()), owner)
+        raw = (view.raw_message for view in found.nodes)
+        value = published(filter(None, raw), found.owner)
         if value is None:
             return None, pacing.LONGEST_PAUSE
-        return Leader(self.name, value.fence, value.text, owner), left
+        return Leader(self.name, value.fence, value.text, found.owner), found.remaining
 
     async def inspect(self) -> Inspection:
         """Return the leader's id, node by node; takes at most one node timeout."""

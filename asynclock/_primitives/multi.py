@@ -18,9 +18,9 @@ from .._engine.grant import Interruption
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease, wanted
 from .._engine.spec import LeaseOptions, LockSpec
-from .._forks import of_one_process
 from .._keys import HASH_TAG, lock_key
 from .._nodes.wire import Script
+from .._process import of_one_process
 from ..errors import (
     AsyncLockError,
     ConfigurationError,

@@ -19,13 +19,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .. import _clock, _settings
-from .._background import wait_out
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
 from .._engine.said import from_json
 from .._engine.spec import LeaseOptions
-from .._forks import of_one_process
+from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import Acquirable
 from .lock import spec

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, 
 import anyio.to_thread
 
 from .. import _settings
-from .._forks import of_one_process
 from .._primitives.once import Run
 from .._primitives.synchronized import P, R, decorator
+from .._process import of_one_process
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
 from . import _loop

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
-from .._background import Background
+from .._process import Background
 from ..errors import ConfigurationError
 
 T = TypeVar("T")

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Unpack, cast
 from urllib.parse import urlsplit
 
-from asynclock._background import Background
 from asynclock._engine.lease import Lease
 from asynclock._nodes.deployment import NodeAddress
 from asynclock._primitives.multi import Hold
+from asynclock._process import Background
 from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
 from asynclock.manager import LockManager, connect

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import _background, _clock
+from asynclock import _clock, _process
 from asynclock._engine import renewal
 from asynclock._engine.ask import Attempt
 from asynclock._engine.ending import Reservation
@@ -293,6 +293,6 @@ def played_in(world: World) -> Iterator[None]:
         patch.setattr(Seek, "_settle", note_split)
         patch.setattr(_clock, "now", now)
         patch.setattr(_clock, "wall", wall)
-        for module in (_background, link, renewal):
+        for module in (_process, link, renewal):
             patch.setattr(module, "Context", _own_context)
         yield

@@ -15,8 +15,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from ... import _clock
-from ..._background import Background
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
+from ..._process import Background
 from ..._rules.quorum import majority
 from ..._rules.trust import Facts, StandStill, Trust
 from ...events import Observers

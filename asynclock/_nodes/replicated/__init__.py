@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ... import _clock
-from ..._background import Background
+from ..._process import Background
 from ..._rules.quorum import majority
 from ..._rules.trust import Facts, Roster
 from ...errors import ConfigurationError

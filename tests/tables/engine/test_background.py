@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import pytest
 
-from asynclock import _forks
-from asynclock._background import Background, wait_out
+from asynclock import _process
+from asynclock._process import Background, wait_out
 from asynclock.testing import FaultProxy, LocalServer
 from tests import patient
 from tests.waiting import until
@@ -124,7 +124,7 @@ def test_the_copy_of_a_socket_is_dead_and_its_original_is_not() -> None:
         copy = socket.socket(fileno=os.dup(ours.fileno()))
         with copy:
             number = copy.fileno()
-            _forks.close_copy(number)
+            _process.close_copy(number)
             assert copy.fileno() == number, "nothing else may get this number meanwhile"
             assert not os.get_inheritable(number)
             ready, _, _ = select.select([copy], [], [], 0)
@@ -144,17 +144,17 @@ def test_all_that_a_child_inherits_is_told_and_what_is_gone_is_not(
     class Inherited:
         def __init__(self, name: str) -> None:
             self.name = name
-            _forks.tell_child(self)
+            _process.tell_child(self)
 
         def forked(self) -> None:
             """Note it."""
             told.append(self.name)
 
-    monkeypatch.setattr(_forks, "_inherited", weakref.WeakSet())  # of nothing that is in use
+    monkeypatch.setattr(_process, "_inherited", weakref.WeakSet())  # of nothing that is in use
     kept = [Inherited(name) for name in "xyz"]
     Inherited("dropped")
     gc.collect()
-    _forks._in_child()
+    _process._in_child()
     assert sorted(told) == [one.name for one in kept]
 
 

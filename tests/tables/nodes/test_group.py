@@ -8,13 +8,13 @@ import pytest
 
 import asynclock
 from asynclock import _clock
-from asynclock._background import Background
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import CLOCK_READING_AGE, Multiplexer
 from asynclock._nodes.node import NOT_AFTER_GRACE, NodeSettings
 from asynclock._nodes.replicated import CONFIRMED, POLL, WatchedNode, poll_patience
 from asynclock._nodes.wakeup import PUSH_WINDOW, QUORUM_PUSH_WINDOW, Wakeups
 from asynclock._nodes.wire import NOBODY, Failure
+from asynclock._process import Background
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
 from tests.tables.nodes.links import command

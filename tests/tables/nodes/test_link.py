@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asynclock import _forks
+from asynclock import _process
 from asynclock._nodes import link
 from asynclock._nodes.wire import Command
 from asynclock._primitives.lock import spec
@@ -384,7 +384,7 @@ async def test_a_forked_child_closes_its_copy_and_sends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copies: list[int] = []
-    monkeypatch.setattr(_forks, "close_copy", copies.append)
+    monkeypatch.setattr(_process, "close_copy", copies.append)
     await Dialogue().play(("ask release me", "fork", "wait 2", "flush"))
     assert copies == [Dialogue().fileno()]
 
