@@ -373,6 +373,8 @@ async def _call_back(callback: Callable[[Any], object], dropped: weakref.ref[Hol
     if (lease := dropped()) is not None:
         try:
             await anyio.to_thread.run_sync(callback, lease)
+        except asyncio.CancelledError:  # the loop ends with the process
+            raise
         except BaseException:  # also an exit: it would end the event loop of all threads
             _log.exception("a callback of %r failed", lease.name)
 

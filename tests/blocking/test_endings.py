@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,6 +127,25 @@ def test_a_callback_that_fails_or_exits_is_logged(
     in_thread(lambda: locks.run(take))
     until(lambda: "a callback of 'a' failed" in caplog.text, timeout=PATIENCE)
     assert in_thread(kept.release)
+
+
+def test_a_callback_that_the_exit_of_the_process_meets_has_not_failed() -> None:
+    program = """
+import threading, time
+from asynclock import blocking
+locks, begun = blocking.connect("memory://"), threading.Event()
+def tell(lease):
+    begun.set()
+    while lease.held:
+        time.sleep(0.01)
+    time.sleep(0.3)  # meanwhile the event loop ends
+lease = locks.lock("a").acquire()
+lease.on_wanted(tell)
+assert locks.ask_back("a") and begun.wait(20)
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    assert "failed" not in ended.stderr
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
