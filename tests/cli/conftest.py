@@ -21,7 +21,7 @@ import pytest_asyncio
 from asynclock.cli import main
 from asynclock.testing import LocalServer, run_virtual
 from tests import waiting
-from tests.tables.inside import no_loop
+from tests.tables.inside import forget_commands, no_loop
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 150.0
@@ -51,6 +51,11 @@ def as_from_a_shell() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+@pytest.fixture(autouse=True)
+def as_at_its_start() -> None:
+    forget_commands()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,12 @@ def forget_specs() -> None:
     )
     for made in kept:
         made.cache_clear()
+
+
+def forget_commands() -> None:
+    """Forget the commands of the program: each call of `main` adds its own, and typer reads all."""
+    if program := sys.modules.get("asynclock.cli._app"):
+        program.app.registered_commands.clear()
 
 
 def undecided(locks: LockManager) -> int:
