@@ -190,8 +190,9 @@ class LockManager(_settings.Answering):
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock`.
         """
-        defaults = self._defaults
-        return Once(self._engine, defaults.prefix, key, keep, lease, *defaults.read(settings))
+        again, defaults = partial(self.once, keep=keep, **settings), self._defaults
+        checked = defaults.read(settings)
+        return Once(self._engine, defaults.prefix, key, keep, lease, again, *checked)
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.

@@ -270,7 +270,7 @@ class Once(Acquirable[Run]):
     of nodes dead.
     """
 
-    __slots__ = ("_lease", "_prefix", "_register")
+    __slots__ = ("_again", "_lease", "_register")
 
     def __init__(
         self,
@@ -279,30 +279,27 @@ class Once(Acquirable[Run]):
         key: str,
         keep: float,
         lease: str | None,
+        again: Callable[[str], Once],
         options: LeaseOptions,
         timeout: float | None,
     ) -> None:
         self._register = Register.of_kind(KIND, engine, prefix, key, keep)
         super().__init__(engine, spec(prefix, self._register.name), options, timeout)
-        self._prefix = prefix
         self._lease = lease
+        self._again = again
+        """Makes the same for another key."""
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate an async function; see `LockManager.once`."""
 
         async def run(key: str, call: Callable[[Any], Awaitable[R]]) -> R:
-            async with self._of(key) as found:
+            async with self._again(key) as found:
                 if not found.done:
                     found.finish(await call(found.lease))
             result: R = found.result
             return result
 
         return decorator(run, "once", self.name, self._lease)(function)
-
-    def _of(self, key: str) -> Once:
-        """Return the same for another key."""
-        keep, options = self._register.keep, self._options
-        return Once(self._engine, self._prefix, key, keep, self._lease, options, self._timeout)
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[Run]:
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)

@@ -474,7 +474,7 @@ def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
     inner = once._inner
 
     def run(key: str, call: Callable[[Any], R]) -> R:
-        with type(once)(once._manager, inner=inner._of(key)) as found:
+        with type(once)(once._manager, inner=inner._again(key)) as found:
             if not found.done:
                 found.finish(call(found.lease))
         result: R = found.result

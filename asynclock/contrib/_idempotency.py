@@ -14,7 +14,7 @@ from .._engine.said import from_json
 from .._primitives.once import LARGEST, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._web import ReusedKeyError, UnkeptAnswerError, declared
+from ._web import MEDIA_TYPE, Problem, declared
 
 _log = logging.getLogger("asynclock")
 
@@ -28,10 +28,10 @@ ERRORS = 500
 
 
 class Answer(NamedTuple):
-    """An answer, as far as it is repeated."""
+    """An answer to repeat, or the problem that there is none."""
 
     status: int
-    content_type: str | None
+    headers: dict[str, str]
     body: bytes
 
 
@@ -57,11 +57,7 @@ class Idempotent:
         read: Callable[[], Awaitable[bytes]],
         handle: Callable[[], Awaitable[T]],
     ) -> T | Answer:
-        """Return what `handle` answers to `request`, or the answer that is kept for its key.
-
-        Raises ReusedKeyError if that one answered another request, UnkeptAnswerError if it can't be
-        repeated.
-        """
+        """Return what `handle` answers to `request`, or the answer that is kept for its key."""
         key = request.headers.get(HEADER)
         if not key or request.method in SAFE:
             return await handle()
@@ -83,12 +79,17 @@ def _kept(run: Run, request: str) -> Answer:
         head, _, body = run.result.partition(b"\n")
         match from_json(head):
             case [str(asked), *_] if asked != request:
-                raise ReusedKeyError("this key belongs to another request", name=run.name)
-            case [_, int(status), None | str() as content_type]:
-                return Answer(status, content_type, body)
+                return _none(422, "reused-key", "This Idempotency-Key belongs to another request")
+            case [_, int(status), None | str() as kind]:
+                return Answer(status, {} if kind is None else {"Content-Type": kind}, body)
             case [_]:
-                raise UnkeptAnswerError("the answer was too large, or a stream", name=run.name)
+                return _none(410, "unkept-answer", "This was done; its answer can't be repeated")
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
+
+
+def _none(status: int, kind: str, title: str) -> Answer:
+    problem = Problem(status, kind, title)
+    return Answer(status, {**problem.headers, "Content-Type": MEDIA_TYPE}, problem.body)
 
 
 def _keep(run: Run, request: str, response: Any) -> None:

@@ -52,14 +52,6 @@ class UnusableNameError(ConfigurationError):
     """The values in the request make a name that no lock can have, which is the client's fault."""
 
 
-class ReusedKeyError(ConfigurationError):
-    """The Idempotency-Key belongs to another request, which is the client's fault."""
-
-
-class UnkeptAnswerError(ConfigurationError):
-    """The request was answered, and its answer could not be kept."""
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem to report to a client."""
@@ -117,10 +109,6 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
             return Problem(500, "lease-lost", "The lock was lost before the work was done", name)
         case UnusableNameError():
             return Problem(400, "unusable-name", "This cannot be the name of a lock")
-        case ReusedKeyError():
-            return Problem(422, "reused-key", "This Idempotency-Key belongs to another request")
-        case UnkeptAnswerError():
-            return Problem(410, "unkept-answer", "This was done; its answer can't be repeated")
         case AlreadyHeldError():
             _log.error("a request waits for a lock that it holds itself: %s", error, exc_info=error)
             title = "The request holds this lock and would wait for itself"

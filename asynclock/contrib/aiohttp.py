@@ -363,9 +363,7 @@ def idempotent(
             found = await keyed.answer(locks, request, request.path_qs, request.read, work)
             if isinstance(found, web.StreamResponse):
                 return found
-            kind = found.content_type
-            headers = {} if kind is None else {hdrs.CONTENT_TYPE: kind}
-            return web.Response(status=found.status, body=found.body, headers=headers)
+            return web.Response(status=found.status, body=found.body, headers=found.headers)
 
         return wrapper
 

@@ -307,7 +307,7 @@ def idempotent(
                 found = await keyed.answer(locks, request, url, request.body, work)
                 if isinstance(found, Response):
                     return found
-                return Response(found.body, found.status, media_type=found.content_type)
+                return Response(found.body, found.status, found.headers)
 
             return answer
 

@@ -124,6 +124,12 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
     assert found[0] == found[2] == found[3] != found[1]
     with pytest.raises(asynclock.ConfigurationError, match="once needs an async function"):
         on.locks.once("b")(len)  # type: ignore[arg-type]  # on purpose
+    locks = on.connect()
+    again = locks.once("b:{what}", keep=60, lease="lease")(work.__wrapped__)  # type: ignore[attr-defined]
+    for what in "yz":  # also once the manager was closed and entered again
+        async with locks:
+            await again(what)
+    assert calls == ["x", "y", "z"]
 
 
 @virtual_single
