@@ -286,12 +286,11 @@ class Holding(Face):
         self._manager.start(_tell_loss, weakref.ref(self), callback)
 
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` with this lease in another thread when somebody asks for the lease.
+        """Call `callback` as `on_lost` does when somebody asks for the lease (`ask_back`).
 
-        That is done by `LockManager.ask_back`. The lease is not changed: decide whether to finish
-        sooner. The callback is called once, a round trip or two after the request (0.4 s where
-        servers can't push), and not at all if the lease ends before or is dropped. The callback
-        sees the context variables as they are now. Its exceptions are logged.
+        The lease is not changed: decide whether to finish sooner. The callback is called once, a
+        round trip or two after the request (0.4 s where servers can't push), and not at all if the
+        lease ends before or is dropped.
         """
         _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)
