@@ -125,10 +125,10 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
     with pytest.raises(asynclock.ConfigurationError, match="once needs an async function"):
         on.locks.once("b")(len)  # type: ignore[arg-type]  # on purpose
     locks = on.connect()
-    again = locks.once("b:{what}", keep=60, lease="lease")(work.__wrapped__)  # type: ignore[attr-defined]
+    renewed = locks.once("b:{what}", keep=60, lease="lease")(work.__wrapped__)  # type: ignore[attr-defined]
     for what in "yz":  # also once the manager was closed and entered again
         async with locks:
-            await again(what)
+            await renewed(what)
     assert calls == ["x", "y", "z"]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asynclock
-from asynclock._primitives import base, settings
+from asynclock._primitives import base
 
 PACKAGE = Path(asynclock.__file__).parent / "blocking"
 FILE = PACKAGE / "__init__.py"
@@ -298,7 +298,7 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, among: int = 1) -> t
 
 def generated() -> str:
     """Return the source of the file; its lines may be too long."""
-    kinds = (settings.HoldSettings, settings.WaitSettings, settings.LockSettings)
+    kinds = (base.HoldSettings, base.WaitSettings, base.LockSettings)
     parts = [*map(typed, kinds), *map(written, BASES), connect(), FOOTER]
     return "\n\n".join([HEADER.strip(), *parts])
 
