@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 
 from ... import _settings
@@ -55,12 +55,18 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_FILES = {
+_ICON = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
+    b'<rect width="32" height="32" rx="7" fill="#175cd3"/>'
+    b'<path d="M10 15v-4a6 6 0 0 1 12 0v4" fill="none" stroke="#fff" stroke-width="3"/>'
+    b'<rect x="7" y="14" width="18" height="12" rx="3" fill="#fff"/></svg>'
+)
+_FILES: Mapping[str, tuple[str | bytes, str]] = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
     "page.css": ("page.css", "text/css"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
-    "favicon.ico": ("icon.svg", "image/svg+xml"),  # asked for beside an answer without a page
+    "icon.svg": (_ICON, "image/svg+xml"),
+    "favicon.ico": (_ICON, "image/svg+xml"),  # asked for beside an answer without a page
 }
 
 
@@ -187,8 +193,8 @@ class _View:
                 yield b": at rest\n\n"
 
 
-def _static(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (files(__package__) / name).read_bytes()
+def _static(file: str | bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files(__package__) / file).read_bytes() if isinstance(file, str) else file
 
     async def serve(_request: Request) -> Response:
         return Response(content, media_type=media_type)

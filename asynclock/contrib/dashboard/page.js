@@ -318,7 +318,7 @@ function timeline(lock, kind, at) {
       class: one.ended === "ran out" ? "out" : "bar" + holders.indexOf(one.holder) % 4 }, draw("title", {}, shown(text)));
   });
   const label = `The last ten minutes: ${plural(all.length, "hold")} by ${plural(holders.length, "holder")}`;
-  return make("figure", {}, draw("svg", { viewBox: `0 0 600 ${height}`, preserveAspectRatio: "none", class: "lanes" + Math.max(1, lanes.length), role: "img", "aria-label": label },
+  return make("figure", {}, draw("svg", { viewBox: `0 0 600 ${height}`, preserveAspectRatio: "none", height: Math.min(11, height / 15 + .2) + "rem", role: "img", "aria-label": label },
     draw("rect", { x: 0, y: 0, width: unseen.toFixed(1), height, class: "unseen" }), bars),
   make("figcaption", {}, make("span", {}, "10 min ago"), make("span", {}, unseen > 1 ? "watched since " + clock(lock.watched) : label,
     all.some((one) => one.ended === "ran out") ? make("span", { class: "bad" }, " · red: ran out") : ""), make("span", {}, "now")));
