@@ -284,7 +284,7 @@ VECTORS = json.loads((HERE / "vectors.json").read_text("utf-8"))
 
 
 def _source(name: str = "mutex") -> str:
-    folder = "_nodes" if name in ("witness", "record") else "_primitives"
+    folder = "_nodes" if name == "own_keys" else "_primitives"
     scripts = Path(asynclock.__file__).parent / folder
     return "\n".join((scripts / file).read_text("utf-8") for file in VECTORS["scripts"][name])
 
@@ -333,7 +333,7 @@ async def test_what_the_vectors_check_is_what_we_send(server: LocalServer) -> No
         assert set(VECTORS["scripts"]) == {
             step.get("script", "mutex") for one in VECTORS["sequences"] for step in one["steps"]
         }
-        for name in VECTORS["scripts"].keys() - {"record"}:  # the record is for several nodes
+        for name in VECTORS["scripts"]:
             sha = hashlib.sha1(_source(name).encode(), usedforsecurity=False).hexdigest()
             assert await server.command("SCRIPT", "EXISTS", sha) == [1], name
 
