@@ -132,11 +132,6 @@ def matches(seen: list[tuple[str, str, str]], wanted: Sequence[str]) -> None:
 # ---- clocks, pages and connections ---------------------------------------------------------------
 
 
-def time_of(node: MemoryNode) -> list[bytes]:
-    seconds, micros = divmod(int(node.wall() * 1_000_000), 1_000_000)
-    return [b"%d" % seconds, b"%06d" % micros]
-
-
 class Clock:
     """A clock that jumps by 30 s at some of its readings, or runs at another rate."""
 

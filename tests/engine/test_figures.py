@@ -15,10 +15,6 @@ from tests.tables.inside import names_in_use, now
 from tests.waiting import in_virtual_time, until
 
 
-async def one_with(on: Nodes, **settings: Any) -> asynclock.Lease:
-    return await on.connect(**settings).lock("a").acquire()
-
-
 @virtual
 async def test_figures_are_those_of_the_moment_at_which_they_were_asked_for(on: Nodes) -> None:
     theirs = on.connect()

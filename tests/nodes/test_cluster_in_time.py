@@ -37,12 +37,6 @@ def looks(server: Server) -> int:
     return len(server.asked_for("CLUSTER", "SLOTS"))
 
 
-def refuse_views(cluster: VirtualCluster, reply: Any = None) -> None:
-    reply = ReplyError("ERR not now") if reply is None else reply
-    for server in cluster.servers:
-        server.instead[b"CLUSTER"] = lambda _words: reply
-
-
 @in_virtual_time
 async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Cluster keeps no record of the fleet's nodes: its key would be on one server of it."""

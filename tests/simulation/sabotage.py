@@ -238,9 +238,6 @@ OURS = """
   end
   if ARGV[1] == 'release' and command == 'GET' and key == KEYS[1] then return ARGV[2] end
 """
-RAISED_BY_ANYBODY = """
-  if ARGV[1] == 'raise' and command == 'GET' and key == KEYS[1] then return ARGV[2] end
-"""
 TAKEN_OVER = """
   if command == 'SET' and (...) == 'NX' then
     return real.call('SET', key, value, 'PX', (select(3, ...)))
