@@ -18,6 +18,7 @@ LONG = re.compile(
     r"|test_the_rules_tests_catch|test_a_night_with_the_page|test_ctrl_c_at_any_moment"
     r"|test_a_rolling_restart_|test_a_step_from_the_first|test_planted_misconfigurations"
     r"|test_applications\.py::test_it_goes_right|tests/model/.*\[(K6|J2)\]"
+    r"|test_a_handler_that_raises_leaves_nothing_held|test_random_schedules"
 )
 """What takes half a minute, and two tests that wait for the compiler. It begins early: begun last,
 one of them would run alone while the other workers have nothing left to do."""

@@ -104,7 +104,7 @@ async def take(manager: asynclock.LockManager) -> None:
 
 
 def test_a_lease_that_is_dropped_is_not_renewed_because_of_its_callback() -> None:
-    with blocking.connect("memory://dropped-with-a-callback") as locks:
+    with blocking.connect("memory://dropped-with-a-callback", ttl=4) as locks:
         for make in (locks.lock("a"), locks.multi_lock("a", "b"), locks.reentrant_lock("a")):
             lease = make.acquire()
             lease.on_lost(print)
