@@ -14,7 +14,7 @@ from .._engine.said import from_json
 from .._primitives.once import LARGEST, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager
-from ._web import MEDIA_TYPE, Problem, declared
+from ._web import KEYED, MEDIA_TYPE, Problem, declared
 
 _log = logging.getLogger("asynclock")
 
@@ -59,14 +59,16 @@ class Idempotent:
     ) -> T | Answer:
         """Return what `handle` answers to `request`, or the answer that is kept for its key."""
         key = request.headers.get(HEADER)
-        if not key or request.method in SAFE:
+        if key is None or request.method in SAFE:
             return await handle()
+        if not key:
+            return _none(400, "unusable-key", "This Idempotency-Key is empty")
         scope = "" if self._scope is None else self._scope(request)
         # Hashed, because any text may come from a client, and not any text is a name.
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
         head = json.dumps([request.method, url]).encode()
         asked = sha256(head + b"\n" + await read()).hexdigest()
-        async with locks.once(f"idempotency:{name}", **self._settings) as run:
+        async with locks.once(f"{KEYED}{name}", **self._settings) as run:
             if not run.done:
                 response = await handle()
                 _keep(run, asked, response)

@@ -43,6 +43,8 @@ _log = logging.getLogger("asynclock.web")
 MEDIA_TYPE = "application/problem+json"
 KEY = "asynclock"
 """The name of the manager in a framework's own state."""
+KEYED: Final = "idempotency:"
+"""Beginning of the name that stands for an Idempotency-Key; a hash follows, which tells nothing."""
 
 Contended = Literal[409, 423]
 """The status for a lock that another holder has: Conflict, or Locked (RFC 4918)."""
@@ -91,13 +93,17 @@ class Problem:
 
 def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
     """Return the answer to a request that `error` ended; log what an operator must fix."""
-    name = error.name
+    keyed = (error.name or "").startswith(KEYED)
+    name = None if keyed else error.name
     work = WORK.get()
     match error:
         case AcquireTimeoutError() if work is not None and work.stopped:
             return Problem(503, "unavailable", "The server is being stopped", name, 1)
         case NotAcquiredError():
             pause = _pause(error.retry_after)
+            if keyed:
+                title = "A request with this Idempotency-Key is being answered"
+                return Problem(409, "in-progress", title, name, pause)
             return Problem(contended, "contended", "Another holder has this lock", name, pause)
         case QuorumUnavailableError():
             _log.warning("%s", error)

@@ -55,7 +55,7 @@ from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
 from . import _web
-from ._idempotency import Idempotent
+from ._idempotency import HEADER, SAFE, Idempotent
 from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
 from ._web import Contended, RouteLock, RouteSettings, Source, health_of, problem_of, warn
 
@@ -284,10 +284,10 @@ def idempotent(
     The first answer is kept: its status, content type and body, of at most 65,000 bytes. It is
     repeated for the same request (method, path, query and body). Another request with this key gets
     422. A stream or a larger body is sent, and the requests after it get 410. While the first one
-    is being answered, others get 409 with Retry-After, as for a lock that is held. An exception
-    and a status from 500 keep nothing: the next request tries again.
-    Requests without the header, and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The
-    promise is that of `LockManager.once`.
+    is being answered, others get 409 with Retry-After. An exception and a status from 500 keep
+    nothing: the next request tries again. An empty header gets 400. Requests without the header,
+    and with GET, HEAD, OPTIONS or TRACE, are answered as usual. The promise is that of
+    `LockManager.once`.
 
     Args:
         keep: seconds that an answer is kept.
@@ -297,7 +297,7 @@ def idempotent(
     """
     keyed = Idempotent(keep, scope, {**settings})
 
-    class IdempotentRoute(APIRoute):
+    class Route(IdempotentRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
@@ -311,7 +311,11 @@ def idempotent(
 
             return answer
 
-    return IdempotentRoute
+    return Route
+
+
+class IdempotentRoute(APIRoute):
+    """A route that `idempotent` has made."""
 
 
 async def health(request: HTTPConnection) -> JSONResponse:
@@ -355,6 +359,15 @@ _with_lock = WeakKeyDictionary()
 
 _BY_DEPENDENCY = ", and Depends(function) with a function that takes what an endpoint may take"
 """How to name a lock after values that the path doesn't have; the end of an error's sentence."""
+KEYED_ANSWERS = {
+    400: "unusable-key",
+    409: "in-progress",
+    410: "unkept-answer",
+    422: "reused-key",
+    503: "unavailable",
+}
+"""What OpenAPI tells of routes that answer once for each key."""
+KEY_PARAMETER = {"name": HEADER, "in": "header", "schema": {"type": "string"}}
 _ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
 
@@ -458,15 +471,20 @@ def _below(mount: Any) -> Sequence[BaseRoute]:
 
 def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: int) -> None:
     """Add the answers of routes under a lock to an OpenAPI schema."""
-    answers = {contended: "contended", 503: "unavailable"}
     for route in _flat(routes):
         dependant = getattr(route, "dependant", None)
-        if dependant is None or not any(_locks_of(dependant)):
-            continue
+        locked = dependant is not None and any(_locks_of(dependant))
+        keyed = isinstance(getattr(route, "original_route", route), IdempotentRoute)
         for method in getattr(route, "methods", None) or ():
             operation = schema["paths"].get(route.path_format, {}).get(method.lower())
             if operation is None:  # not in the schema
                 continue
+            answers = {contended: "contended", 503: "unavailable"} if locked else {}
+            if keyed and method not in SAFE:
+                answers = {**KEYED_ANSWERS, **answers}
+                parameters = operation.setdefault("parameters", [])
+                if all(one.get("name", "").lower() != HEADER.lower() for one in parameters):
+                    parameters.append(KEY_PARAMETER)
             for status, kind in answers.items():
                 text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
                 answer = {"description": text, **_web.schema_of(status, kind)}

@@ -96,6 +96,8 @@ async def test_the_first_answer_is_repeated(start: Start, framework: str) -> Non
         assert (await ask("a", user="bob")).text == "a 3"
         assert [(await ask("a", None)).text for _ in range(2)] == ["a 4", "a 5"]
         key = {"Idempotency-Key": "k"}
+        empty = await ask("a", "")
+        assert (empty.status_code, empty.json()["type"]) == (400, "urn:asynclock:unusable-key")
         assert [(await service.client.get(PAY, headers=key)).text for _ in range(2)] == [" 6", " 7"]
 
 
@@ -108,7 +110,8 @@ async def test_while_the_first_one_is_answered_others_come_back_later(
         while not service.witness.entered:
             await asyncio.sleep(0.01)
         busy = await service.client.post(PAY, **asked)
-        assert (busy.status_code, busy.json()["type"]) == (409, "urn:asynclock:contended")
+        assert (busy.status_code, busy.json()["type"]) == (409, "urn:asynclock:in-progress")
+        assert "idempotency:" not in busy.text
         assert int(busy.headers["Retry-After"]) > 0
         service.witness.go_on.set()
         assert (await first).text == (await service.client.post(PAY, **asked)).text == "wait 1"
@@ -138,6 +141,21 @@ async def test_an_answer_that_cannot_be_kept_is_sent_and_never_made_again(
             again = await service.client.post(PAY, content=other, headers=key)
             assert (again.status_code, again.json()["type"]) == (status, f"urn:asynclock:{kind}")
         assert service.witness.entered == [text]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate Operation ID")
+def test_openapi_shows_what_a_client_may_send_and_get() -> None:
+    app = by_fastapi(None, "memory://")
+    for _ in range(2):
+        paths = app.openapi()["paths"][PAY]
+    assert {method: set(one["responses"]) for method, one in paths.items()} == {
+        "get": {"200"},
+        "post": {"200", "400", "409", "410", "422", "503"},
+    }
+    (header,) = paths["post"]["parameters"]
+    assert (header["name"], header["in"]) == ("Idempotency-Key", "header")
+    assert "in-progress" in paths["post"]["responses"]["409"]["description"]
+    assert "parameters" not in paths["get"]
 
 
 async def owner(_request: object) -> str:
