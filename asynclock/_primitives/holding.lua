@@ -1,5 +1,5 @@
--- The operations of an owner on its lease, which are the same for all kinds of locks. The file before
--- this one defines:
+-- The operations of an owner on its lease, which are the same for all kinds of locks. These are
+-- defined before, in prelude.lua or anew for a kind of lock:
 --   has(first, last, owner)      whether the owner holds the locks KEYS[first], KEYS[first + 2] …
 --   prolong(first, last, owner)  lets the owner keep these locks for ARGV[2] ms
 --   shared                       whether other owners may hold the lock too, and raise its counter
@@ -9,6 +9,7 @@
 -- publish owner text ms                         {1 | 0 = the owner doesn't have all, now}; '' deletes
 --         KEYS: for each lock of the owner the lock, and the key that gets the text for ms
 -- check   owner                                 {1 = the owner has all | 0, now}
+-- inspect                                       {holder | false, pttl, counter, now}; not of readers
 if op == 'raise' then
   local counter, fence = 0, tonumber(ARGV[3])
   for i = 2, #KEYS, 2 do
@@ -38,4 +39,8 @@ elseif op == 'publish' then
   return {1, now}
 elseif op == 'check' then
   return {has(1, #KEYS, ARGV[2]) and 1 or 0, now}
+elseif op == 'inspect' then
+  local counter = counter_at(KEYS[2])
+  if type(counter) == 'table' then return counter end
+  return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), counter, now}
 end

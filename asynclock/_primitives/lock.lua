@@ -1,5 +1,5 @@
 -- The mutex on one node, with a queue (queue.lua); uncontended.lua, batch.lua and quiet.lua come before it
--- and mutex.lua and holding.lua follow. Fences: docs/fencing.md; the differential test is tests/model/.
+-- and holding.lua follows. Fences: docs/fencing.md; the differential test is tests/model/.
 -- KEYS: lock, counter, queue; in acquire, leave and pass also the neighbours (other slots)
 -- acquire owner ttl floor not_after retention [ms [ticket number [barge [from]]]]
 --         granted if the lock is free and no ticket waits, or ours is the first, or barge is 1;

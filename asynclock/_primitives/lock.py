@@ -34,7 +34,6 @@ FILES = (
     "quiet.lua",
     "queue.lua",
     "lock.lua",
-    "mutex.lua",
     "holding.lua",
 )
 SCRIPT = Script.load(__package__, *FILES)

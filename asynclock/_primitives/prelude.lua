@@ -80,3 +80,8 @@ local function next_fence(key, floor, retention)
   local fence, text, keep = least(floor, retention)
   return fence_above(redis.call('SET', key, text, 'PX', keep, 'GET'), key, fence, retention)
 end
+
+-- What holding.lua needs, for a lock whose key contains the owner's id; others define their own.
+local shared = false
+local function has(lock, _, owner) return redis.call('GET', KEYS[lock]) == owner end
+local function prolong(lock) keep_for(KEYS[lock], ARGV[2]) end

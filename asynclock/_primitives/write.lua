@@ -1,4 +1,4 @@
--- The writer: a mutex that shares a queue with readers (phases.lua); mutex.lua and holding.lua follow.
+-- The writer: a mutex that shares a queue with readers (phases.lua); holding.lua follows.
 -- KEYS: lock, counter, queue, readers (owner -> expiry in ms)
 -- acquire owner ttl floor not_after retention [ms ticket number [barge [reader]]]
 --         granted if nobody has the name and no ticket goes before ours, or barge is 1

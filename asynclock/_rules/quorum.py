@@ -33,18 +33,6 @@ def majority(size: int) -> int:
 class Ballot:
     """Counts the answers of `size` nodes to one attempt and keeps the verdict."""
 
-    __slots__ = (
-        "_support",
-        "behind",
-        "claims",
-        "fence",
-        "open",
-        "quorum",
-        "refused",
-        "unknown",
-        "verdict",
-    )
-
     def __init__(self, size: int, quorum: int) -> None:
         self.quorum: int = quorum
         self.open: int = size

@@ -82,24 +82,6 @@ class Facts:
 class Trust:
     """What one client knows of one node over all its connections."""
 
-    __slots__ = (
-        "_as_of",
-        "_cause",
-        "_high",
-        "_low",
-        "_met",
-        "_returns",
-        "_sent",
-        "_since",
-        "facts",
-        "last_reply",
-        "max_ttl",
-        "remembers_from",
-        "renews_from",
-        "votes_from",
-        "witness",
-    )
-
     def __init__(self, max_ttl: float) -> None:
         self.max_ttl = max_ttl
         self.facts: Facts | None = None
