@@ -37,6 +37,7 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
+NO_TICKET: Final = "this is no ticket that Lease.detach returned"
 VERSION: Final = 1
 """Version of the detached ticket."""
 LONGEST: Final = 8192
@@ -228,11 +229,6 @@ def reserve_now(
 # a lease that another process goes on with
 
 
-def no_such() -> ConfigurationError:
-    """Return the error for bytes that are no ticket."""
-    return ConfigurationError("this is no ticket that Lease.detach returned")
-
-
 def no_ticket(name: str) -> ConfigurationError:
     """Return the error for a lease that can't be detached."""
     return ConfigurationError(
@@ -300,4 +296,4 @@ class Detached:
                 "at_least": int() | float() as at_least,
             }:
                 return cls(kind, name, key, owner, fence, ttl, at_least)
-        raise no_such()
+        raise ConfigurationError(NO_TICKET)

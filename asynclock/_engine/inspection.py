@@ -164,8 +164,7 @@ class Inspection:
     @property
     def message(self) -> str | None:
         """What the owner publishes (`Lease.publish`); None for nothing. Never print it raw."""
-        raw = (view.raw_message for view in self.nodes)
-        found = published(filter(None, raw), self.owner)
+        found = published((view.raw_message for view in self.nodes), self.owner)
         return found.text or None if found else None
 
     @property

@@ -227,10 +227,10 @@ def stored(replies: Iterable[Any]) -> list[bytes]:
     return [one for said in found for one in said if one is not None]
 
 
-def published(messages: Iterable[bytes], owner: str | None) -> Message | None:
+def published(messages: Iterable[bytes | None], owner: str | None) -> Message | None:
     """Return the last message of `owner` among these stored ones; None without one."""
     found = []
-    for one in map(from_json, messages):
+    for one in map(from_json, filter(None, messages)):
         match one:
             case [int(), int(), str(writer), str()] if writer == owner:
                 found.append(Message(*one))

@@ -219,8 +219,7 @@ class Election(_settings.Answering):
         found = await inspect(self._engine, self._spec, KIND.name, (), arm=armed)
         if found.owner is None:
             return None, None
-        raw = (view.raw_message for view in found.nodes)
-        value = published(filter(None, raw), found.owner)
+        value = published((view.raw_message for view in found.nodes), found.owner)
         if value is None:
             return None, pacing.LONGEST_PAUSE
         return Leader(self.name, value.fence, value.text, found.owner), found.remaining

@@ -14,7 +14,7 @@ from typing import Final
 
 from .. import _settings
 from .._engine.acquire import Acquire
-from .._engine.ending import Detached, no_such
+from .._engine.ending import NO_TICKET, Detached
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.lease import Lease
@@ -108,7 +108,7 @@ def spec_of(detached: Detached, prefix: str) -> LockSpec:
     such lock.
     """
     if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
-        raise no_such()
+        raise ConfigurationError(NO_TICKET)
     make = SPECS.get(detached.kind)
     spec = make and make(prefix, _settings.name(detached.name))
     if spec is None or spec.keys[0] != detached.key:
