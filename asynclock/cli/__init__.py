@@ -7,7 +7,6 @@ terminal library.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -39,6 +38,8 @@ def main() -> None:
 
 def _start(arguments: list[str]) -> int:
     """Run `run` and `inspect` directly, all others through typer, a slow import."""
+    import importlib
+
     if arguments[:1] in (["run"], ["inspect"]) and "_ASYNCLOCK_COMPLETE" not in os.environ:
         command = importlib.import_module(f".{arguments[0]}", __package__)
         if (wanted := command.parse(arguments[1:])) is not None:
