@@ -24,7 +24,7 @@ from ._nodes.replicated.acks import Acks
 from ._primitives.base import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
-from ._primitives.lock import FairLock, Lock, resume, spec, spec_of
+from ._primitives.lock import FairLock, Lock, fair_spec, resume, spec, spec_of
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
@@ -216,8 +216,8 @@ class LockManager(_settings.Answering):
             at_least: as in `lock`.
             settings: those of `lock`, without `handoff`.
         """
-        defaults = self._defaults
-        return FairLock(self._engine, defaults.prefix, name, *defaults.read(settings, at_least))
+        what = fair_spec(self._defaults.prefix, _settings.name(name))
+        return FairLock(self._engine, what, *self._defaults.read(settings, at_least))
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
         """Make an election of the leader of `name`. Raises ConfigurationError.

@@ -86,11 +86,6 @@ class FairLock(Lockable):
 
     __slots__ = ()
 
-    def __init__(
-        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
-    ) -> None:
-        super().__init__(engine, fair_spec(prefix, _settings.name(name)), options, timeout)
-
     async def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._spec, "fair_lock")
