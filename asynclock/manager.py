@@ -333,8 +333,7 @@ class LockManager(_settings.Answering):
             owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
             force: whether to release it from any owner; instead of `owner`.
         """
-        access = node_access(self)
-        return await release_held(access, _settings.name(name), owner, force=force)
+        return await release_held(node_access(self), name, owner, force=force)
 
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.

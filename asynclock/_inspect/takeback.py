@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
+from .. import _settings
 from .._engine import refusals
 from .._engine.ask import WakesNext
 from .._engine.context import Vote
@@ -55,8 +56,8 @@ class TakeBack(Vote):
 
     @classmethod
     async def of(cls, access: NodeAccess, name: str) -> Self:
-        """Ask all nodes what is held of `name`."""
-        return cls(access, name, await survey(access, name))
+        """Ask all nodes what is held of `name`. Raises ConfigurationError if it is no name."""
+        return cls(access, name, await survey(access, _settings.name(name)))
 
     def parts(self, owner: str | None) -> list[tuple[Inspection, str]]:
         """Return the parts that `owner` has (its id or the 32 digits of it), or anybody if None."""
