@@ -328,9 +328,8 @@ def measured(environment: Environment) -> None:
     environment.pytest("-n", WORKERS_MEASURED, "-m", ORDINARY, *recording, *few, under=under)
     environment.run("coverage", "combine", "-q")
     environment.run("coverage", "report")
-    elsewhere = [PICTURES] if changed(MODEL) else [PICTURES, MODEL]
-    few = [f"--ignore={path}" for path in elsewhere]
-    environment.pytest("-n", WORKERS, "-m", ORDINARY, *few, *UNMEASURED)
+    chosen = [path for path in UNMEASURED if path != MODEL or changed(MODEL)]
+    environment.pytest("-n", WORKERS, "-m", ORDINARY, f"--ignore={PICTURES}", *chosen)
 
 
 for _version, _python in PYTHONS.items():
