@@ -73,16 +73,16 @@ def too_long(attempt: Attempt) -> NotAcquiredError:
     return _contended(AcquireTimeoutError, "was not free in time; it ", attempt)
 
 
-def had(owner: str | None) -> str:
-    """Return who has the name, in words."""
-    name = repr(label(owner))
-    return f"rests (last held by {name})" if rests(owner) else f"is held by {name}"
+def had(owner: str | None, left: float | None = None) -> str:
+    """Return who has the name, in words, and for how many seconds it still rests, if known."""
+    name, time = repr(label(owner)), f" for {left:.1f} s" if left else ""
+    return f"rests{time} (last held by {name})" if rests(owner) else f"is held by {name}"
 
 
 def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> NotAcquiredError:
     holder, ballot = label(attempt.holder), attempt.ballot
     return kind(
-        f"{attempt.spec.name!r} {text}{had(attempt.holder)}",
+        f"{attempt.spec.name!r} {text}{had(attempt.holder, attempt.remaining)}",
         name=attempt.spec.name,
         owner=attempt.holder,
         holder=holder,

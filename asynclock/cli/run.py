@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import _clock
+from .._engine.engine import Engine, NodeHealth, health
 from .._engine.inspection import Inspection
 from .._engine.lease import Lease
 from .._engine.said import LONGEST_MESSAGE
 from .._primitives.base import Lockable
-from ..errors import ConfigurationError, LeaseLostError
-from ..events import Contended, Event, Renewed
-from ..manager import LockManager
+from ..errors import AsyncLockError, ConfigurationError, LeaseLostError
+from ..events import HELD_TOO_LONG, NOT_RENEWED, Contended, Event, Renewed
+from ..manager import LockManager, node_access
 from ._output import Status, clean, guarded, log_to_stderr, say, seconds
 from ._settings import COMMON, Settings, duration, load, read_options
 from .child import FORWARDED, Child, Guardian, hear_of_ends
@@ -200,7 +201,7 @@ class _Job:
         self._kills = wanted.on_loss == "kill"
         self._child: Child | None = None
         self._margin = 0.0
-        self._reported = False
+        self._why = NOT_RENEWED
         self._stopped_by = 0
         """The signal that ended the wait for the lock; 0 without one."""
 
@@ -252,19 +253,23 @@ class _Job:
         if self._wanted.no_wait:
             lease = await lock.try_acquire()
             if lease is None:
-                found = await inspect()
-                holders = {one.holder for one in found.parts or (found,) if one.holder}
-                rests = f"rests for {seconds(found.remaining or 0.0)}, last held"
-                has = rests if found.rests else "is held"
-                say(f"{self._name!r} {has} by {', '.join(sorted(holders)) or 'another owner'}")
+                say(f"{self._name!r} {_had(await inspect())}")
             return lease
-        locks.observe(self._report_holder)
-        reporting = asyncio.ensure_future(self._report_missing_nodes(locks))
+        reporting = [asyncio.ensure_future(self._report_missing_nodes(locks))]
+
+        def report_holder(event: Event) -> None:
+            if isinstance(event, Contended) and len(reporting) == 1:
+                holder = event.holder or "another owner"
+                say(f"waiting for {self._name!r}, last granted to {holder}")
+                reporting.append(asyncio.ensure_future(self._report_rest(inspect)))
+
+        locks.observe(report_holder)
         try:
             return await lock.acquire(timeout=self._wanted.timeout)
         finally:
-            reporting.cancel()
-            locks.unobserve(self._report_holder)
+            for task in reporting:
+                task.cancel()
+            locks.unobserve(report_holder)
 
     def _lock(self, locks: LockManager) -> tuple[Lockable, Callable[[], Awaitable[Inspection]]]:
         wanted, name, max_hold = self._wanted, self._name, self._wanted.max_hold
@@ -277,10 +282,11 @@ class _Job:
         lock = locks.lock(name, max_hold=max_hold, at_least=wanted.at_least)
         return lock, partial(locks.inspect, name)
 
-    def _report_holder(self, event: Event) -> None:
-        if isinstance(event, Contended) and not self._reported:
-            self._reported = True
-            say(f"waiting for {self._name!r}, last granted to {event.holder or 'another owner'}")
+    async def _report_rest(self, inspect: Callable[[], Awaitable[Inspection]]) -> None:
+        with contextlib.suppress(AsyncLockError):
+            found = await inspect()
+            if found.rests:
+                say(f"{self._name!r} {_had(found)}; `asynclock release --force` frees it")
 
     async def _report_missing_nodes(self, locks: LockManager) -> None:
         """Tell a user at the terminal which nodes are missing."""
@@ -292,15 +298,14 @@ class _Job:
             if missing and missing != reported:
                 up = len(nodes) - len(missing)
                 say(f"waiting for {self._name!r}: {up} of {len(nodes)} nodes can grant it now")
-                for node in nodes:
-                    if node.node in missing:
-                        say(f"  {node.node}: {node.state}: {node.cause or 'no answer yet'}")
+                _say_missing(nodes)
             reported = missing
 
     # running the command
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         whole_group = self._wanted.wait_for == "group"
+        engine = node_access(locks).engine
         if self._wanted.message:
             await lease.publish(self._wanted.message)
         self._margin = KILL_MARGIN / 2 * lease.ttl
@@ -322,7 +327,7 @@ class _Job:
         child.on_resume(lambda: self._may_go_on(lease))
         reporting = asyncio.ensure_future(self._report_rest_of_group(child))
         try:
-            lost = await self._supervise(child, lease)
+            lost = await self._supervise(child, lease, engine)
         finally:
             reporting.cancel()
         left = not whole_group and not lost and child.others_live()
@@ -331,7 +336,7 @@ class _Job:
         released = await _released(lease)
         if lost or (self._kills and not released):
             if lease.lost_reason is None:  # otherwise the library has logged the loss
-                say(f"{self._name!r} was lost: it ran out")
+                say(f"{self._name!r} was lost: {self._why}")
             return Status.LOST
         if left:
             say(f"{self._name!r} was released, but processes that the command started go on")
@@ -366,7 +371,7 @@ class _Job:
 
     # when the lock is lost
 
-    async def _supervise(self, child: Child, lease: Lease) -> bool:
+    async def _supervise(self, child: Child, lease: Lease, engine: Engine) -> bool:
         """Wait for the command's end; return whether a loss of the lock ended it."""
         grace = min(GRACE, lease.ttl / GRACE_SHARE) if self._kills else 0.0
         danger = asyncio.ensure_future(_danger(lease, grace))
@@ -376,7 +381,7 @@ class _Job:
             if child.done.done():
                 return self._kills and not lease.held
             if self._kills:
-                await self._end(child, lease)
+                await self._end(child, lease, engine)
                 return True
             say(f"{self._name!r} was lost; the command goes on (--on-loss warn)")
             await child.done
@@ -384,16 +389,33 @@ class _Job:
         finally:
             danger.cancel()
 
-    async def _end(self, child: Child, lease: Lease) -> None:
+    async def _end(self, child: Child, lease: Lease, engine: Engine) -> None:
         left = lease.remaining()
         grace = max(0.0, left - KILL_MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
-        why = f"{self._name!r} can't be renewed: " if left else ""
+        over = any(one.valid_until >= one.renew_until for one in engine.renewals.grants())
+        self._why = HELD_TOO_LONG if over else NOT_RENEWED
+        reason = f": {HELD_TOO_LONG}" if over else ""
+        why = f"{self._name!r} can't be renewed{reason}: " if left else ""
         say(f"{why}the command gets SIGTERM now, and SIGKILL {grace:.1f} s later")
         child.wait_for_all()
         child.end(signal.SIGTERM)
+        if left and not over:
+            _say_missing(health(engine))
         await asyncio.wait([child.done], timeout=grace)
         child.send(signal.SIGKILL)
         await child.done
+
+
+def _had(found: Inspection) -> str:
+    holders = {one.holder for one in found.parts or (found,) if one.holder}
+    has = f"rests for {seconds(found.remaining or 0.0)}, last" if found.rests else "is"
+    return f"{has} held by {', '.join(sorted(holders)) or 'another owner'}"
+
+
+def _say_missing(nodes: tuple[NodeHealth, ...]) -> None:
+    for node in nodes:
+        if node.state != "up":
+            say(f"  {node.node}: {node.state}: {node.cause or 'no answer yet'}")
 
 
 async def _danger(lease: Lease, grace: float) -> None:

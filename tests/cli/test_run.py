@@ -188,6 +188,8 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     # Whatever was renewed was renewed before the quorum broke.
     assert last_beat(file) < broken + 4.0
     assert "can't be renewed: the command gets SIGTERM now, and SIGKILL 0." in ended.err
+    assert re.search(r"\d: down: .*Connection refused", ended.err)
+    assert "'j' was lost: no quorum renewed it before its ttl ran out" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,8 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(
     late = await program("run", "--no-wait", "j", "true")
     assert late.status == 75
     assert re.search(r"'j' rests for 5\dm \d+s, last held by", late.err)
+    waits = await program("run", "--timeout", "1s", "j", "true")
+    assert re.search(r"'j' rests for 5\dm \d+s, last held by .* --force` frees it", waits.err)
     owner = re.search(r"[0-9a-f]{32}", seen.out)
     assert owner
     assert (await program("release", "j", "--owner", owner[0], "--yes")).status == 0
@@ -266,7 +270,9 @@ async def test_max_hold_ends_the_command(
     held = ("--ttl", "3s", "--max-hold", "3500ms")
     ended = await program("run", "j", *held, "sleep", str(PATIENCE))
     assert ended.status == 70, ended.err
-    assert "the command gets SIGTERM now, and SIGKILL" in ended.err
+    over = ": its max_hold is over"
+    assert f"'j' can't be renewed{over}: the command gets SIGTERM now, and SIGKILL" in ended.err
+    assert f"'j' was lost{over}\n" in ended.err
 
 
 async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a_turn(

@@ -16,6 +16,7 @@ from asynclock.cli import run as job
 from asynclock.cli._output import Status
 from asynclock.cli._settings import Settings
 from asynclock.cli.run import RunArguments
+from asynclock.manager import node_access
 from asynclock.testing import lose, memory_node
 from tests.waiting import in_virtual_time
 
@@ -236,7 +237,7 @@ async def test_a_command_that_ends_with_the_loss(on_loss: str, lost: bool) -> No
         run.command.exit(0)
         lose(run.lease)
         child: Any = run.command
-        assert await run.job._supervise(child, run.lease) is lost
+        assert await run.job._supervise(child, run.lease, node_access(run.locks).engine) is lost
 
 
 @in_virtual_time
