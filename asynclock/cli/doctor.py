@@ -18,6 +18,7 @@ from .._nodes.endpoint import Endpoint, Seeds, redacted
 from .._nodes.replicated import Service
 from .._nodes.replicated.acks import Acks
 from .._nodes.wire import Failure
+from .._settings import name, seconds
 from . import _app
 from ._output import clean, console, print_json, print_table
 from ._settings import Settings, load, repeated
@@ -65,11 +66,14 @@ async def _examine(
     settings: Settings, watch: float, max_ttl: float | None, again: str
 ) -> tuple[list[Probe], list[Finding]]:
     options = settings.options
-    longest = max_ttl or options.get("max_ttl") or max(options.get("ttl", 10.0), 10.0)
+    longest = options.get("max_ttl", max(options.get("ttl", 10.0), 10.0))
+    longest = longest if max_ttl is None else max_ttl
+    if settings.prefix:
+        name(settings.prefix, "prefix")
     purpose = Purpose(
         nodes=len(settings.nodes),
-        max_ttl=float(longest),
-        node_timeout=float(options.get("node_timeout", 0.25)),
+        max_ttl=seconds(longest, "max_ttl"),
+        node_timeout=seconds(options.get("node_timeout", 0.25), "node_timeout"),
         prefix=settings.prefix,
         acks=Acks.of(options.get("acks", 0), options.get("durable", False)),
         watch=watch,

@@ -68,6 +68,8 @@ async def test_version_and_completion(program: Program) -> None:
         ("inspect", "x", "--node", "redis://a", "--node", "redis://b"),
         ("inspect", "x", "--config", "/nowhere.toml"),
         ("release", "x", "--node", "redis://h"),
+        ("doctor", "--max-ttl", "nan", "--node", "redis://h"),
+        ("doctor", "--prefix", "\udcff", "--node", "redis://h"),
         # No names: an empty one, and a byte in the shell that isn't UTF-8.
         *(("release", one, "--force", "--yes", "--node", "memory://") for one in ("", "\udcff")),
         *((*one, "--node", "memory://") for one in (("release", "", "--ask"), ("inspect", ""))),
