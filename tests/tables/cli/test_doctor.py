@@ -373,6 +373,7 @@ def test_the_round_trip_is_the_median(trips: list[float], median: float | None) 
 
 def test_it_runs_every_script() -> None:
     used: set[str] = set()
+    kept: set[int] = set()
 
     async def play() -> None:
         node = memory_node("a")
@@ -380,10 +381,13 @@ def test_it_runs_every_script() -> None:
 
         def noted(client: Any, words: Any) -> Any:
             used.add(words[1].decode() if words[0] == b"EVALSHA" else "")
+            kept.update(int(word) for word in words if word.isdigit() and len(word) == 7)
             return answer(client, words)
 
         node.answer = noted  # type: ignore[method-assign]
-        assert await use_everything(Settings(("memory://a",)), "memory://a") == {}
+        settings = Settings(("memory://a",), {"max_ttl": 600.0})
+        assert await use_everything(settings, "memory://a") == {}
+        assert min(kept) > 1_600_000, "milliseconds of a counter, as max_ttl of the services wants"
 
     run_virtual(play())
     assert used >= {script.sha for script in SCRIPTS}
