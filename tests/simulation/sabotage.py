@@ -49,7 +49,11 @@ def swap(owner: Any, name: str, replace: Callable[[Any], Any]) -> Break:
     """Let what `replace` makes of it take the place of a function, an attribute or a constant."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(owner, name, replace(vars(owner)[name]))
+        old = vars(owner).get(name)
+        if name not in vars(owner):  # what only instances have is replaced as a slot is
+            assert name in owner.__init__.__code__.co_names, name
+            old = property()
+        patch.setattr(owner, name, replace(old), raising=False)
 
     return break_it
 
