@@ -5,6 +5,7 @@ The call that takes a setting checks it, including its relation to others.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -166,6 +167,10 @@ def unknown(given: Iterable[str]) -> TypeError:
     """Return the error for unknown arguments; for those of other libraries it names ours."""
     name = min(given)
     hint = f": write {NAMED_HERE[name]}" if name in NAMED_HERE else ""
+    made_with = "timeout", "renew", "max_hold", "interrupt", "handoff", "at_least"
+    words = (*ConnectSettings.__annotations__, *made_with)
+    if not hint and (near := difflib.get_close_matches(name, words, 1, 0.65)):
+        hint = f": did you mean {near[0]!r}?"
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
 
 
@@ -320,6 +325,13 @@ def restart_guard(value: object) -> RestartGuard:
     if isinstance(value, str):
         raise ConfigurationError(f'restart_guard must be True, False or "disk", not {value!r}')
     return bool(value)
+
+
+def flag(value: object, what: str) -> bool:
+    """Return `value` as a bool."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{what} must be True or False, not {value!r}")
+    return value
 
 
 def handoff(value: object) -> bool | Literal["strict"]:

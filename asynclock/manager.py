@@ -36,6 +36,7 @@ from ._primitives.synchronized import P, R, synchronized
 from ._process import Background
 from ._rules import validity
 from ._settings import RestartGuard
+from .errors import ConfigurationError
 from .events import Observer, Observers, Watcher
 
 
@@ -389,6 +390,7 @@ class LockManager(_settings.Answering):
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
         """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.
 
+        Without `voting` this checks nothing: it returns also if no node can be reached.
         Raises ConfigurationError if this set of nodes can never work and, with `voting`,
         QuorumUnavailableError if no quorum votes within the timeout: at once, with `retry_after`,
         if the nodes' guards are known to wait for longer.
@@ -493,6 +495,11 @@ def connect(
     """
     if unknown:
         raise _settings.unknown(unknown)
+    if callable(observers):
+        raise ConfigurationError(f"write observers=[{observers!r}]: they are a list")
+    flags = {"clock_guard": clock_guard, "durable": durable, "set_guard": set_guard}
+    for what, value in {**flags, "strict": strict}.items():
+        _settings.flag(value, what)
     checked = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
     keys_begin, batch = naming(nodes, prefix)
     defaults = replace(checked, prefix=keys_begin)
@@ -505,7 +512,7 @@ def connect(
         max_ttl=longest,
         restart_guard=bool(guard),
         guard_first=len(nodes) > 1,
-        clock_guard=bool(clock_guard),
+        clock_guard=clock_guard,
         disks_kept=guard == "disk",
         record_key=record_key if set_guard else "",
         witness_key=witness_key,

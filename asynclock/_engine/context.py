@@ -256,7 +256,7 @@ def _refuse_inherited() -> None:
 
 
 def _refuse() -> None:
-    raise ConfigurationError("this manager is closed")
+    raise ConfigurationError("this manager is closed: enter it again, or connect() anew")
 
 
 def closed() -> ConfigurationError:

@@ -96,9 +96,9 @@ class Defaults:
                 node_timeout=self.node_timeout,
                 max_ttl=self.max_ttl,
             ),
-            renew=bool(renew),
+            renew=_settings.flag(renew, "renew"),
             max_hold=_settings.optional_seconds(max_hold, "max_hold"),
-            interrupt=bool(interrupt),
+            interrupt=_settings.flag(interrupt, "interrupt"),
             handoff=_settings.handoff(handoff),
             at_least=_settings.optional_seconds(at_least, "at_least") or 0.0,
         )

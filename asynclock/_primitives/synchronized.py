@@ -73,7 +73,9 @@ def _check_async(function: Callable[..., object], what: str, *, wanted: bool) ->
     if inspect.iscoroutinefunction(function) is wanted:
         return
     if wanted:
-        raise ConfigurationError(f"{what} needs an async function; {_name(function)} is not one")
+        raise ConfigurationError(
+            f"{what} needs an async function; {_name(function)} is not one: use asynclock.blocking"
+        )
     raise ConfigurationError(
         f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
     )

@@ -43,6 +43,17 @@ class Decorated:
         self.acquire = work
 
 
+@pytest.mark.parametrize(
+    "flag",
+    ["renew", "interrupt", "clock_guard", "durable", "set_guard", "strict", "observers"],
+)
+def test_a_flag_is_true_or_false_and_observers_are_a_list(flag: str) -> None:
+    with pytest.raises(ConfigurationError, match=flag):
+        if flag in ("renew", "interrupt"):
+            asynclock.connect("memory://").lock("a", **{flag: "no"})
+        asynclock.connect("memory://", **{flag: print if flag == "observers" else 1})
+
+
 async def took(made: Any) -> Any:
     """Acquire what was made."""
     return await (made.campaign("me") if hasattr(made, "campaign") else made.acquire())

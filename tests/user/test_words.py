@@ -15,7 +15,7 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda locks: locks.lock("a", expire=2), "write ttl="),
     (lambda locks: locks.semaphore("a", 2, sleep=0.1), "does not poll"),
     (lambda locks: locks.lock("a").acquire(blocking=False), r"write try_acquire\(\)"),
-    (lambda locks: locks.lock("a", ttll=2), "'ttll'$"),
+    (lambda locks: locks.lock("a", ttll=2), "'ttll': did you mean 'ttl'\\?$"),
     *(
         (lambda locks, kind=kind: getattr(locks, kind)("a", blocking_timeout=1), "timeout=")
         for kind in ("reentrant_lock", "rwlock", "fair_lock", "election")

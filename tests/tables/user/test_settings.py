@@ -139,11 +139,15 @@ TIMEOUT_WORD = "timeout= (seconds to wait)"
         ("auto_renewal", "renew="),
         *((one, "nothing: waiting does not poll") for one in ("retry_delay", "sleep")),
         ("thread_local", "nothing: a lease is an object of its own"),
-        ("ttll", None),
+        ("ttll", "'ttl'?"),
+        ("tiemout", "'timeout'?"),
+        ("at_leats", "'at_least'?"),
+        ("retry_after", None),
     ],
 )
 def test_the_words_of_other_libraries_are_answered_with_ours(word: str, answer: str | None) -> None:
-    wanted = f": write {answer}" if answer else ""
+    said = "did you mean" if answer and answer.endswith("?") else "write"
+    wanted = f": {said} {answer}" if answer else ""
     assert str(_settings.unknown([word])) == f"unexpected keyword argument {word!r}{wanted}"
     if word == "sleep":
         assert "'expire'" in str(_settings.unknown(["sleep", "expire"])), "the first is told"
