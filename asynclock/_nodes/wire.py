@@ -368,6 +368,7 @@ _MISTAKES = {
     # "Unknown Redis command called from" in Redis, without "Redis" in Valkey.
     "command called from": "scripts need every command that docs/access.md lists: "
     "remove rename-command from its configuration",
+    "WRONGTYPE": "another program has a key of this name: choose another name or prefix",
 }
 """Part of an error reply that only a mistake of the user causes -> what to write."""
 
@@ -387,7 +388,7 @@ def failure(error: Exception, *, in_cluster: bool = False) -> Failure:
     advice = next((_MISTAKES[words] for words in _MISTAKES if words in plain), None)
     followed = in_cluster and code in REDIRECTS
     if advice is not None and not followed:
-        return Failure(f"{text} ({advice})", permanent=True, code=code)
+        return Failure(f"{text.rstrip('.')} ({advice})", permanent=True, code=code)
     return Failure(text, permanent or forbidden, code)
 
 

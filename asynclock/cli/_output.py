@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _clock
 from .._engine.inspection import Inspection
 from .._inspect.views import seconds as seconds
+from .._nodes.wire import NO_RIGHT
 from ..errors import (
     AsyncLockError,
     ConfigurationError,
@@ -75,6 +76,8 @@ def lines_of(error: AsyncLockError) -> Iterator[str]:
         yield from (f"  {cause}" for cause in causes)
     else:
         yield str(error)
+        if NO_RIGHT in str(error):
+            yield "`asynclock doctor` lists the missing rights"
 
 
 # ---- Texts ---------------------------------------------------------------------------------------

