@@ -23,7 +23,7 @@ from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context, Vote
-from .said import TOO_LATE, Granted, Refused, Released, acquired, raised, released, rests
+from .replies import TOO_LATE, Granted, Refused, Released, acquired, raised, released, rests
 from .spec import LockSpec, ms
 
 VOTE_OPEN, VOTE_WON = Verdict.OPEN, Verdict.WON
@@ -265,28 +265,28 @@ class Attempt(Vote):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
-        bit, node, said = 1 << index, self._nodes[index], acquired(reply)
-        answer = said if type(said) is Failure and said is not TOO_LATE else None
+        bit, node, parsed = 1 << index, self._nodes[index], acquired(reply)
+        answer = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
         if node.lack is not answer and (answer is None or answer.code):
             node.note(answer)
         if not self._open & bit:
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
-        if type(said) is Granted:
+        if type(parsed) is Granted:
             if self.started < node.trust.votes_from:
                 self._failed(index, quarantined(node))
             else:
-                if self.spec.queue and said.first:
+                if self.spec.queue and parsed.first:
                     self.others = True
                     if self.spec.choose_slot:  # a lock with one slot is taken now, so wake nobody
-                        self._wake(index, said.first)
-                ballot.granted(index, said.fence)
+                        self._wake(index, parsed.first)
+                ballot.granted(index, parsed.fence)
                 if ballot.behind:
                     self._write_back()
-        elif type(said) is Refused:
-            self._refused(index, said)
+        elif type(parsed) is Refused:
+            self._refused(index, parsed)
         else:
-            self._failed(index, said)
+            self._failed(index, parsed)
         self._open ^= bit
         if ballot.verdict is VOTE_WON:
             self._settle()
@@ -295,17 +295,17 @@ class Attempt(Vote):
         elif ballot.verdict is not VOTE_OPEN and not self.incomplete:
             self._settle()
 
-    def _refused(self, index: int, said: Refused) -> None:
-        self.refusals.append((said.left, said.holder))
-        if said.number:
-            self._rank = min(said.rank, self._rank) if self._told else said.rank
-            self._told[index] = said.number
-        if said.free:
-            self.reserved.append(said.holder)
-            self._wake(index, said.holder.encode())
-        for ticket in said.woken:
+    def _refused(self, index: int, parsed: Refused) -> None:
+        self.refusals.append((parsed.left, parsed.holder))
+        if parsed.number:
+            self._rank = min(parsed.rank, self._rank) if self._told else parsed.rank
+            self._told[index] = parsed.number
+        if parsed.free:
+            self.reserved.append(parsed.holder)
+            self._wake(index, parsed.holder.encode())
+        for ticket in parsed.woken:
             self._wake(index, ticket)
-        self.slot_votes += said.slots
+        self.slot_votes += parsed.slots
         self._refusers |= 1 << index
         self.ballot.refuse()
 
@@ -323,10 +323,10 @@ class Attempt(Vote):
         ballot, bit = self.ballot, 1 << index
         if not self._raising & bit:
             return  # it was counted as failed before
-        said = raised(reply)
-        if type(said) is Failure:
-            self._failed(index, said)
-        elif not said.done:
+        parsed = raised(reply)
+        if type(parsed) is Failure:
+            self._failed(index, parsed)
+        elif not parsed.done:
             ballot.refuse()
         elif self.started < self._nodes[index].trust.votes_from:
             self._failed(index, quarantined(self._nodes[index]))
@@ -432,7 +432,7 @@ class Attempt(Vote):
 
     @property
     def held(self) -> bool:
-        """Whether one owner has a quorum, as far as the nodes have said."""
+        """Whether one owner has a quorum, as far as the nodes have parsed."""
         owners = self.owners
         return max(map(owners.count, owners), default=0) >= self.ballot.quorum
 
@@ -522,9 +522,9 @@ class Ticket:
         self.unsettled = any(number != self.number for number in told) and self.number > 0
 
 
-def woken(spec: LockSpec, said: Released) -> list[str]:
+def woken(spec: LockSpec, parsed: Released) -> list[str]:
     """Return the keys of the tickets that a release, leave or pass woke on a node."""
-    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in said.woken]
+    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in parsed.woken]
 
 
 class WakesNext:
@@ -543,10 +543,10 @@ class WakesNext:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Wake the waiters whose turn it is."""
-        said = released(reply)
-        if type(said) is Failure:
+        parsed = released(reply)
+        if type(parsed) is Failure:
             return
-        for ticket in woken(self._spec, said):
+        for ticket in woken(self._spec, parsed):
             if ticket == self._ours:
                 self._wakeups.count(ticket, index)
             else:

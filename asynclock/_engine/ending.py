@@ -20,7 +20,7 @@ from ..events import GONE
 from .ask import woken
 from .context import Context
 from .grant import Grant
-from .said import from_json, raised, released
+from .replies import from_json, raised, released
 from .spec import LeaseOptions, LockSpec, ms
 
 _log = logging.getLogger("asynclock")
@@ -110,17 +110,17 @@ class Release:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of one node."""
-        said = released(reply)
-        if type(said) is Failure:
-            if said.permanent:
-                self._complain(said)
+        parsed = released(reply)
+        if type(parsed) is Failure:
+            if parsed.permanent:
+                self._complain(parsed)
         else:
-            if said.done:
+            if parsed.done:
                 self._deleted += 1
             else:
                 self._foreign += 1
             # A waiter may be ours: servers send no push for changes by our own connection.
-            for ticket in woken(self.spec, said):
+            for ticket in woken(self.spec, parsed):
                 self._context.multiplexer.wakeups.wake(ticket, index)
         self._answered += 1
         self._settle()
@@ -182,9 +182,9 @@ class Reservation:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
         counts = self._nodes.counts(index, self._sent, self._grant.voters)
-        said = raised(reply)
-        if counts and type(said) is not Failure and said.done:
-            self._previous.append(said.counter)
+        parsed = raised(reply)
+        if counts and type(parsed) is not Failure and parsed.done:
+            self._previous.append(parsed.counter)
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))
         self._left -= 1

@@ -14,7 +14,7 @@ from .._rules.quorum import majority
 from .ask import WOKEN, Ticket
 from .context import Context
 from .refusals import is_owner_id, label
-from .said import holder, places, published, rests, values
+from .replies import holder, places, published, rests, values
 from .spec import LockSpec
 
 SCRIPT = Script.load(__package__, "waiters.lua")
@@ -255,11 +255,11 @@ async def ask_all(
 
 
 def _view(address: str, reply: Any, told: Any) -> NodeView:
-    said, messages = holder(reply), values(told)
-    if type(said) is Failure:
-        return NodeView(address, None, None, 0, said.cause)
+    parsed, messages = holder(reply), values(told)
+    if type(parsed) is Failure:
+        return NodeView(address, None, None, 0, parsed.cause)
     message = None if isinstance(messages, Failure) else messages[0]
-    return NodeView(address, said.owner, said.left, said.fence, raw_message=message)
+    return NodeView(address, parsed.owner, parsed.left, parsed.fence, raw_message=message)
 
 
 def question(*keys: str, most: int | None = None) -> Command:
@@ -272,7 +272,7 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
 
     Nodes may have different numbers for a waiter that has just come. It settles on the highest.
     """
-    answers = [said for said in map(places, replies) if type(said) is not Failure]
+    answers = [parsed for parsed in map(places, replies) if type(parsed) is not Failure]
     found: dict[bytes, list[tuple[float, bytes, float]]] = {}
     for queue in answers:
         for one in queue:

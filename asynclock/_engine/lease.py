@@ -29,7 +29,7 @@ from .engine import Engine
 from .grant import Grant, Interruption
 from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
-from .said import LONGEST_MESSAGE, Message, done, stored
+from .replies import LONGEST_MESSAGE, Message, done, stored
 from .spec import LeaseOptions
 
 _log = logging.getLogger("asynclock")
@@ -560,10 +560,10 @@ class Check(Vote):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
-        said = done(reply)
-        if type(said) is Failure:
-            self.failures[index] = said
-        elif not said:
+        parsed = done(reply)
+        if type(parsed) is Failure:
+            self.failures[index] = parsed
+        elif not parsed:
             self._missing += 1
         elif self._multiplexer.counts(index, self._sent, self._grant.voters):
             self.kept += 1

@@ -34,7 +34,7 @@ from .._rules import validity
 from .ask import Ask, SentBatch
 from .context import Context, closed
 from .ending import Release
-from .said import FENCES
+from .replies import FENCES
 from .spec import LockSpec, ms
 
 MOST_KEYS: Final = 192

@@ -21,7 +21,7 @@ from ..events import holder_id
 from .ask import Attempt
 from .context import Context, Vote
 from .grant import LocalQueue
-from .said import LONGEST_MESSAGE, last_owner, published, rests, stored
+from .replies import LONGEST_MESSAGE, last_owner, published, rests, stored
 from .spec import LockSpec
 
 OUTCOMES: dict[type[AsyncLockError], str] = {

@@ -35,7 +35,7 @@ from .._nodes.wire import NOBODY, Command, Failure, Take, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant
-from .said import Granted, acquired, extended
+from .replies import Granted, acquired, extended
 from .spec import LockSpec, ms
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
@@ -269,14 +269,14 @@ class Renewals:
         self._putting_back.discard((grant.owner, index))
         if not grant.alarm:
             return  # the lease has ended; its release was sent after the request
-        said = acquired(reply)
-        if type(said) is not Granted or sent < node.trust.votes_from:
+        parsed = acquired(reply)
+        if type(parsed) is not Granted or sent < node.trust.votes_from:
             self._renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
             return
-        if said.fence < grant.top:  # more were reserved, or the node ignored the floor
+        if parsed.fence < grant.top:  # more were reserved, or the node ignored the floor
             raised = grant.spec.write_back(grant.owner, grant.top, self._retention)
             node.ask(raised, NOBODY, index)
-        grant.put_back(index, sent, said.fence, voted=voted)
+        grant.put_back(index, sent, parsed.fence, voted=voted)
 
     # the timer
 
@@ -373,12 +373,12 @@ class Round:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
-        said = extended(reply, len(self._grants))
-        self._renewals.answered(index, said if type(said) is Failure else None)
-        if type(said) is Failure:
-            self._failures[index] = said
+        parsed = extended(reply, len(self._grants))
+        self._renewals.answered(index, parsed if type(parsed) is Failure else None)
+        if type(parsed) is Failure:
+            self._failures[index] = parsed
         else:
-            self._count(index, said)
+            self._count(index, parsed)
         self._left -= 1
         if not self._left:
             for grant, votes in zip(self._grants, self._votes, strict=True):

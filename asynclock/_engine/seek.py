@@ -27,7 +27,7 @@ from .engine import Engine
 from .grant import FOREVER, LocalQueue
 from .inspection import NAMED, before, question
 from .outbox import decide
-from .said import values
+from .replies import values
 from .spec import LockSpec
 
 MAX_SLOT_HOPS = 5
@@ -395,15 +395,15 @@ def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> Non
     the name is free, but nobody has woken us: a client without a queue had it, or its holder
     crashed.
     """
-    said = values(reply)
-    if type(said) is Failure:
+    parsed = values(reply)
+    if type(parsed) is Failure:
         return
     if not refused.queued(index):
-        if said[0] == WOKEN:
+        if parsed[0] == WOKEN:
             watch.count(index)
-    elif said[0] in (WOKEN, None):
+    elif parsed[0] in (WOKEN, None):
         watch.on_change(index)
-    elif None in said:
+    elif None in parsed:
         watch.on_hint()
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
-from .._engine.said import places
+from .._engine.replies import places
 from .._keys import counter, lock_key, message
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
@@ -305,15 +305,15 @@ class _KeyScan:
         # The next page is requested before the keys of the last one are read.
         page: asyncio.Future[Any] | None = self._page(server, b"0")
         while page is not None:
-            said = _page_of(await page)
-            if isinstance(said, Failure):
-                self.unlisted |= said.permanent
-                named = said.permanent and "scan" in said.cause.lower()
-                self.error = f"{said.cause} ({WITHOUT_SCAN})" if named else said.cause
+            parsed = _page_of(await page)
+            if isinstance(parsed, Failure):
+                self.unlisted |= parsed.permanent
+                named = parsed.permanent and "scan" in parsed.cause.lower()
+                self.error = f"{parsed.cause} ({WITHOUT_SCAN})" if named else parsed.cause
                 return
-            self.keys += len(said.keys)
-            page = self._page(server, said.cursor) if said.cursor != b"0" else None
-            await self.read(server, set(said.keys))
+            self.keys += len(parsed.keys)
+            page = self._page(server, parsed.cursor) if parsed.cursor != b"0" else None
+            await self.read(server, set(parsed.keys))
 
     def _page(self, server: Node, cursor: bytes) -> asyncio.Future[Any]:
         words = ("SCAN", cursor, "MATCH", self._pattern, "COUNT", KEYS_PER_SCAN)
@@ -344,11 +344,11 @@ class _KeyScan:
         batches = [locks[at : at + size] for at in range(0, len(locks), size)]
         asked = (ask(server, _owners_of(key for _, key in batch)) for batch in batches)
         for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
-            said = _rows_of(reply, len(batch))
-            if isinstance(said, Failure):
-                self.error = said.cause
+            parsed = _rows_of(reply, len(batch))
+            if isinstance(parsed, Failure):
+                self.error = parsed.cause
                 continue
-            for (key, _), (owner, pttl, fence, text) in zip(batch, said, strict=True):
+            for (key, _), (owner, pttl, fence, text) in zip(batch, parsed, strict=True):
                 if owner is not None:
                     named = owner.decode("utf-8", "replace")
                     left = pttl / 1000 if pttl >= 0 else None
@@ -365,9 +365,9 @@ class _KeyScan:
             for view in views:
                 self.views[key, view.owner or ""] = view
         elif isinstance(part, Queue):
-            said = places(reply)
-            if isinstance(said, Failure) and not said.permanent:
-                self._failed(said.cause)
+            parsed = places(reply)
+            if isinstance(parsed, Failure) and not parsed.permanent:
+                self._failed(parsed.cause)
             else:
                 self.queues[key] = reply  # a user who may not read queues sees all the rest
         else:

@@ -10,7 +10,7 @@ from .._engine import refusals
 from .._engine.ask import WakesNext
 from .._engine.context import Vote
 from .._engine.inspection import Inspection, ask_all
-from .._engine.said import done, last_owner, released
+from .._engine.replies import done, last_owner, released
 from .._nodes.wire import NO_RIGHT, Failure
 from .._primitives.kinds import spec_of
 from ..errors import ConfigurationError
@@ -22,15 +22,15 @@ class Outcome(NamedTuple):
 
     node: str
     owner: str
-    said: bool | Failure
+    released: bool | Failure
     """Whether the node released something of that owner."""
 
     @property
     def result(self) -> str:
         """The result in words."""
-        if isinstance(self.said, Failure):
-            return f"unknown: {self.said.cause}"
-        return "released" if self.said else "was not held by that owner"
+        if isinstance(self.released, Failure):
+            return f"unknown: {self.released.cause}"
+        return "released" if self.released else "was not held by that owner"
 
 
 def digits(owner: str) -> str:
@@ -76,9 +76,9 @@ class TakeBack(Vote):
             replies = await ask_all(engine, spec.release(owner, 0.0, 0.0))
             waiters = WakesNext(engine.multiplexer.wakeups, spec)  # tasks of this process
             for index, reply in sorted(replies.items()):
-                said = released(reply)
+                parsed = released(reply)
                 waiters.on_reply(index, reply)
-                result = self._note(index, said if isinstance(said, Failure) else said.done)
+                result = self._note(index, parsed if isinstance(parsed, Failure) else parsed.done)
                 outcomes.append(Outcome(self._nodes[index].address, owner, result))
             engine.renewals.changed(spec.keys[0])  # servers push to other clients only
         return outcomes
@@ -93,15 +93,15 @@ class TakeBack(Vote):
             spec = spec_of(self._access.prefix, lease)
             command = spec.publish(lease.owner, spec.requests(lease.owner), by, seconds)
             replies = await ask_all(engine, command)
-            said = [self._note(index, done(reply)) for index, reply in replies.items()]
-            asked |= said.count(True) >= self._quorum
+            results = [self._note(index, done(reply)) for index, reply in replies.items()]
+            asked |= results.count(True) >= self._quorum
         self.check()
         return asked
 
-    def _note(self, index: int, said: bool | Failure) -> bool | Failure:
-        if isinstance(said, Failure):
-            self.failures[index] = said
-        return said
+    def _note(self, index: int, result: bool | Failure) -> bool | Failure:
+        if isinstance(result, Failure):
+            self.failures[index] = result
+        return result
 
     def check(self) -> None:
         """Raise QuorumUnavailableError, or the error for lacking rights, if too few answered."""
@@ -122,4 +122,4 @@ async def release_held(access: NodeAccess, name: str, owner: str | None, *, forc
         )
     outcomes = await take.free(parts)
     take.check()
-    return any(one.said is True for one in outcomes)
+    return any(one.released is True for one in outcomes)

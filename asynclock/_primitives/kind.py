@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from .._engine.inspection import NodeView, question
-from .._engine.said import holder
+from .._engine.replies import holder
 from .._engine.spec import LockSpec
 from .._keys import counter, derived, message
 from .._nodes.wire import Command, Failure, Script
@@ -69,10 +69,14 @@ class Held(Part):
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
         """Return the owner that `node` names in its reply, if there is one."""
-        said = holder(reply)
-        if isinstance(said, Failure):
-            return said
-        return [] if said.owner is None else [NodeView(node, said.owner, said.left, said.fence)]
+        parsed = holder(reply)
+        if isinstance(parsed, Failure):
+            return parsed
+        return (
+            []
+            if parsed.owner is None
+            else [NodeView(node, parsed.owner, parsed.left, parsed.fence)]
+        )
 
 
 @dataclass(frozen=True, slots=True)

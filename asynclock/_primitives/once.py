@@ -22,7 +22,7 @@ from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.said import from_json
+from .._engine.replies import from_json
 from .._engine.spec import LeaseOptions
 from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError

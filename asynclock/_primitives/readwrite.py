@@ -17,7 +17,7 @@ from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
 from .._engine.lease import Lease
-from .._engine.said import readers
+from .._engine.replies import readers
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
@@ -42,10 +42,10 @@ class _Readers(Held):
         return derived(whole, suffix or self.suffix), WRITER.keys(whole)[1]
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
-        said = readers(reply)
-        if isinstance(said, Failure):
-            return said
-        return [NodeView(node, one.owner, one.left, one.fence, shared=True) for one in said]
+        parsed = readers(reply)
+        if isinstance(parsed, Failure):
+            return parsed
+        return [NodeView(node, one.owner, one.left, one.fence, shared=True) for one in parsed]
 
 
 @dataclass(frozen=True, slots=True)

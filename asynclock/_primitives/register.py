@@ -20,7 +20,7 @@ from .._engine import refusals
 from .._engine.context import Vote
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, NodeView, ask_all
-from .._engine.said import TOO_LATE
+from .._engine.replies import TOO_LATE
 from .._engine.spec import ms
 from .._keys import derived, lock_key
 from .._nodes.multiplexer import quarantined
@@ -133,22 +133,22 @@ class Round(Vote):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
-        node, said = self._nodes[index], stored(reply)
+        node, parsed = self._nodes[index], stored(reply)
         self._answered.add(index)
-        answer = said if type(said) is Failure and said is not TOO_LATE else None
+        answer = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
         if node.lack is not answer and (answer is None or answer.code):
             node.note(answer)
-        if type(said) is Failure:
-            self.failures[index] = said
+        if type(parsed) is Failure:
+            self.failures[index] = parsed
         elif self._sent < node.trust.votes_from:
             self.failures[index] = quarantined(node)
-        elif type(said) is Promised:
-            self.promised = max(self.promised, said.number)
-        elif node.trust.remembers_from > self._since and not said.number:
+        elif type(parsed) is Promised:
+            self.promised = max(self.promised, parsed.number)
+        elif node.trust.remembers_from > self._since and not parsed.number:
             kept = self._sent - node.trust.remembers_from
-            self._empty[index] = (said.now - kept * 1_000_000, said)
+            self._empty[index] = (parsed.now - kept * 1_000_000, parsed)
         else:
-            self.granted.append(said)
+            self.granted.append(parsed)
         self.left -= 1
         self._believe()
         if not self.decided.done():
@@ -211,12 +211,12 @@ class StateView(NamedTuple):
     @classmethod
     def parse(cls, node: str, reply: Any) -> StateView:
         """Read the reply of register.lua to `inspect`."""
-        said = stored(reply)
-        if isinstance(said, Failure):
-            return cls(node, error=said.cause)
-        if isinstance(said, Promised):
+        parsed = stored(reply)
+        if isinstance(parsed, Failure):
+            return cls(node, error=parsed.cause)
+        if isinstance(parsed, Promised):
             return cls(node, error=UNREADABLE.cause)
-        return cls(node, said.number, said.value, said.left, said.now)
+        return cls(node, parsed.number, parsed.value, parsed.left, parsed.now)
 
 
 Description = tuple[dict[str, Any], str]

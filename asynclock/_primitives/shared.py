@@ -11,7 +11,7 @@ from typing import Any
 from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
-from .._engine.said import from_json
+from .._engine.replies import from_json
 from ..errors import BrokenBarrierError, ConfigurationError
 from .register import Change, Description, Register, state_kind
 

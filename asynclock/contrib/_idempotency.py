@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, TypeVar
 
 from .. import _settings
-from .._engine.said import from_json
+from .._engine.replies import from_json
 from .._primitives.once import LARGEST, Run
 from ..errors import ConfigurationError
 from ..manager import LockManager

@@ -126,7 +126,9 @@ class Telemetry(Watcher):
         self._splits = counter("acquire.split_votes", "{vote}", "Attempts that nobody won.")
         for plain in (self._renewals, self._handovers, self._refusals, self._splits):
             plain.add(0)
-        self._votes = counter("node.votes", "{vote}", "What nodes had said when it was decided.")
+        self._votes = counter(
+            "node.votes", "{vote}", "What nodes had answered when it was decided."
+        )
         self._changes = counter("node.state_changes", "{change}", "Nodes that came or went.")
         self._nodes: dict[str, tuple[bool, float]] = {}
         """For each node: whether its last connection is ready, and until when it is quarantined."""

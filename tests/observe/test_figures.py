@@ -31,7 +31,7 @@ DESCRIPTIONS = {
     "asynclock.acquire.refusals": "Attempts that others won.",
     "asynclock.acquire.split_votes": "Attempts that nobody won.",
     "asynclock.acquire.waiting": "Tasks that wait now for a name that is held.",
-    "asynclock.node.votes": "What nodes had said when it was decided.",
+    "asynclock.node.votes": "What nodes had answered when it was decided.",
     "asynclock.node.state_changes": "Nodes that came or went.",
     "asynclock.node.up": "1 while a connection to the node is ready.",
     "asynclock.node.voting": "1 while the node is up and no guard bars it.",

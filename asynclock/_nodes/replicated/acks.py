@@ -410,10 +410,10 @@ class AckedLink(Link):
         self.settle(count, term.lack(mark, before, after))
 
     def _lack(self, reply: Any) -> Failure | None:
-        said = _acknowledged(reply)
-        if isinstance(said, Failure):
-            return _unsupported(said)
-        saved, count = said
+        parsed = _acknowledged(reply)
+        if isinstance(parsed, Failure):
+            return _unsupported(parsed)
+        saved, count = parsed
         needed = self._acks.needed(self.replicas)
         within = f"within {self._patience / 1000:g} s"
         if not saved:
@@ -467,8 +467,8 @@ class _Grant:
         """Take the reply; that to an operation on several owners begins with a row of marks."""
         acquires, held = self._acquires, False
         match reply:
-            case [int(odd), list(said), int()] if acquires:
-                held = not odd or any(map(granted, said[-acquires:]))
+            case [int(odd), list(parsed), int()] if acquires:
+                held = not odd or any(map(granted, parsed[-acquires:]))
             case [first, *_]:
                 held = first == GRANTED or (type(first) is bytes and GRANTED_MARK in first)
         if held:
@@ -477,16 +477,16 @@ class _Grant:
             self._sink.on_reply(index, reply)
 
 
-def granted(said: Any) -> bool:
+def granted(parsed: Any) -> bool:
     """Return whether a batch granted a name, by the reply for that name."""
-    return type(said) is int or (type(said) is list and said[:1] == [GRANTED])
+    return type(parsed) is int or (type(parsed) is list and parsed[:1] == [GRANTED])
 
 
 def without(reply: Any, acquires: int, lack: Failure) -> Any:
     """Return `lack` instead of a reply, or of the grants in the reply to a batch."""
     match reply:
-        case [int(), list(said), int(clock)] if acquires:
-            first = len(said) - acquires
-            left = [lack if granted(one) else one for one in said[first:]]
-            return [1, said[:first] + left, clock]
+        case [int(), list(parsed), int(clock)] if acquires:
+            first = len(parsed) - acquires
+            left = [lack if granted(one) else one for one in parsed[first:]]
+            return [1, parsed[:first] + left, clock]
     return lack

@@ -21,7 +21,7 @@ from asynclock._engine.inspection import (
     whole,
 )
 from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
-from asynclock._engine.said import Released
+from asynclock._engine.replies import Released
 from asynclock._engine.spec import LeaseOptions
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.wire import Failure

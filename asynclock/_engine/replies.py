@@ -223,8 +223,8 @@ def last_owner(value: str) -> str:
 
 def stored(replies: Iterable[Any]) -> list[bytes]:
     """Return all values in these replies to MGET."""
-    found = [said for said in map(values, replies) if not isinstance(said, Failure)]
-    return [one for said in found for one in said if one is not None]
+    found = [listed for listed in map(values, replies) if not isinstance(listed, Failure)]
+    return [one for listed in found for one in listed if one is not None]
 
 
 def published(messages: Iterable[bytes | None], owner: str | None) -> Message | None:
