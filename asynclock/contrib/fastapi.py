@@ -359,7 +359,7 @@ _with_lock = WeakKeyDictionary()
 
 _BY_DEPENDENCY = ", and Depends(function) with a function that takes what an endpoint may take"
 """How to name a lock after values that the path doesn't have; the end of an error's sentence."""
-KEYED_ANSWERS = {
+_KEYED_ANSWERS = {
     400: "unusable-key",
     409: "in-progress",
     410: "unkept-answer",
@@ -367,7 +367,7 @@ KEYED_ANSWERS = {
     503: "unavailable",
 }
 """What OpenAPI tells of routes that answer once for each key."""
-KEY_PARAMETER = {"name": HEADER, "in": "header", "schema": {"type": "string"}}
+_KEY_PARAMETER = {"name": HEADER, "in": "header", "schema": {"type": "string"}}
 _ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
 
@@ -481,10 +481,10 @@ def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: in
                 continue
             answers = {contended: "contended", 503: "unavailable"} if locked else {}
             if keyed and method not in SAFE:
-                answers = {**KEYED_ANSWERS, **answers}
+                answers = {**_KEYED_ANSWERS, **answers}
                 parameters = operation.setdefault("parameters", [])
                 if all(one.get("name", "").lower() != HEADER.lower() for one in parameters):
-                    parameters.append(KEY_PARAMETER)
+                    parameters.append(_KEY_PARAMETER)
             for status, kind in answers.items():
                 text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
                 answer = {"description": text, **_web.schema_of(status, kind)}
