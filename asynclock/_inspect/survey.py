@@ -21,7 +21,7 @@ from .._keys import counter, lock_key, message
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
 from .._nodes.wire import Answer, Command, Failure, Script, reader
-from .._primitives.kind import Held, Queue
+from .._primitives.base import Held, Queue
 from .._primitives.kinds import KeyRef, keys_of
 from .._primitives.register import State, StateView
 from .._rules.quorum import majority

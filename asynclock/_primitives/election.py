@@ -22,8 +22,7 @@ from .._keys import lock_key
 from .._process import of_one_process
 from .._rules import pacing
 from ..errors import ConfigurationError
-from .base import UNSET, Timeout, limited
-from .kind import Held, Kind, Queue
+from .base import UNSET, Held, Kind, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
 from .lock import Lock
 

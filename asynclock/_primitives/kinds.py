@@ -9,7 +9,7 @@ from .._engine.spec import LockSpec
 from .._keys import derived, lock_key, message, split
 from .._nodes.wire import Command
 from . import election, lock, multi, once, readwrite, semaphore, shared
-from .kind import NUMBER, Held, Kind, Part
+from .base import NUMBER, Held, Kind, Part
 
 KINDS = (
     lock.KIND,

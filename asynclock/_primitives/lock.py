@@ -23,8 +23,7 @@ from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import lock_key
 from .._nodes.wire import Script
 from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
-from .base import BATCH, CLOCK, FUNCTIONS, Lockable
-from .kind import Held, Kind, Queue
+from .base import BATCH, CLOCK, FUNCTIONS, Held, Kind, Lockable, Queue
 
 FILES = (
     CLOCK,

@@ -28,8 +28,7 @@ from ..errors import (
     NotAcquiredError,
     QuorumUnavailableError,
 )
-from .base import BATCH, PRELUDE, Acquirable
-from .kind import Kind
+from .base import BATCH, PRELUDE, Acquirable, Kind
 from .lock import MUTEX, spec
 
 

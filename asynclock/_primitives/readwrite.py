@@ -22,8 +22,7 @@ from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError
-from .base import BATCH, PRELUDE, UNSET, Lockable, Timeout, limited
-from .kind import Held, Kind, Queue
+from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
 from .multi import obtain_behind
 

@@ -28,8 +28,7 @@ from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
 from .._rules import pacing, validity
 from .._rules.quorum import countable, surely_empty
 from ..errors import AsyncLockError, QuorumUnavailableError
-from .base import PRELUDE
-from .kind import Kind, Part
+from .base import PRELUDE, Kind, Part
 
 NUMBERS: Final = range(2**53)
 """The numbers that a change may have."""

@@ -21,8 +21,7 @@ from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
-from .base import Acquirable, Lockable
-from .kind import NUMBER, Held, Kind, Queue
+from .base import NUMBER, Acquirable, Held, Kind, Lockable, Queue
 from .lock import SCRIPT
 from .multi import MultiLease, Try, obtain_at_once, obtain_behind
 

@@ -11,8 +11,7 @@ from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.spec import LockSpec
 from asynclock._inspect.survey import SharedState, ask, survey
 from asynclock._keys import lock_key
-from asynclock._primitives.base import Lockable
-from asynclock._primitives.kind import Held, Kind
+from asynclock._primitives.base import Held, Kind, Lockable
 from asynclock._primitives.kinds import KINDS, PARTS, SCRIPTS, KeyRef, spec_of
 from asynclock._primitives.lock import MUTEX, SCRIPT
 from asynclock._primitives.readwrite import READERS
