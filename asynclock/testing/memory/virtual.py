@@ -49,7 +49,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Refuse with OSError, which the link reports as the cause of its failure."""
         raise OSError("run_virtual has no network: use memory:// nodes")
 
-    create_unix_connection = getaddrinfo = sock_connect = create_connection
+    create_unix_connection: Any = create_connection
+    getaddrinfo: Any = create_connection
+    sock_connect: Any = create_connection
 
     def _process_events(self, _events: list[Any]) -> None:
         """Do nothing: there are no events from outside."""
