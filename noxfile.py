@@ -125,7 +125,7 @@ class Environment:
 
 
 def side_by_side(*steps: Callable[[], object], at_once: int = 2) -> None:
-    """Run steps two at a time: most of them, such as pip, use one core only."""
+    """Run `at_once` steps at a time: most of them, such as pip, use one core only."""
     with ThreadPoolExecutor(at_once) as pool:
         for step in [pool.submit(step) for step in steps]:
             step.result()

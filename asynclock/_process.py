@@ -1,4 +1,4 @@
-"""What belongs to one process: the tasks of its managers, and objects that no other can use.
+"""What belongs to one process: its managers' tasks, and objects that no other process can use.
 
 This is the only module that creates tasks: each task has an owner, whose `aclose` waits for its
 end.

@@ -57,7 +57,7 @@ NAMED_HERE = {
         'addresses: connect("redis://user:password@host:6379/0")',
     ),
     **_each(
-        "handoff interrupt max_hold renew ttl",
+        "at_least handoff interrupt max_hold renew ttl",
         "this where the lock is made, such as lock(name, ttl=10)",
     ),
     "timeout": "acquire(timeout=...) or lock(name, timeout=...)",
@@ -80,7 +80,7 @@ METHODS_HERE = {
         "release NAME --force` does in a shell",
     ),
     **_each("on_lost", "wait_lost(), awaited in a task of its own"),
-    **_each("wait_lost", "on_lost(callback), or look at `held`"),
+    **_each("wait_lost", "on_lost(callback), look at `held`, or ask the lease of a run"),
     **_each("wanted", "on_wanted(callback)"),
     **_each("complete save set_result", "finish(value), of the run in the block of once(key)"),
     **_each("get_lock_ttl pttl remainTimeToLive time_left", "lease.remaining()"),
@@ -159,7 +159,7 @@ class ConnectSettings(TypedDict, total=False):
 
 def callback(value: object, what: str = "a callback") -> None:
     """Raise ConfigurationError unless `value` is a function that isn't `async def`."""
-    if not callable(value) or inspect.iscoroutinefunction(value):
+    if not callable(value) or any(map(inspect.iscoroutinefunction, (value, value.__call__))):
         raise ConfigurationError(f"{what} must be a function without async, not {value!r}")
 
 
@@ -169,7 +169,9 @@ def unknown(given: Iterable[str]) -> TypeError:
     hint = f": write {NAMED_HERE[name]}" if name in NAMED_HERE else ""
     made_with = "timeout", "renew", "max_hold", "interrupt", "handoff", "at_least"
     words = (*ConnectSettings.__annotations__, *made_with)
-    if not hint and (near := difflib.get_close_matches(name, words, 1, 0.65)):
+    if not hint and name in words:
+        hint = ": write this in connect(...)"
+    elif not hint and (near := difflib.get_close_matches(name, words, 1, 0.65)):
         hint = f": did you mean {near[0]!r}?"
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
 

@@ -187,7 +187,7 @@ class Fleet:
     async def replace(self, name: str, url: str, *, force: bool = False) -> FleetState:
         """Open the next of two steps: add the node at `url`, then remove the node `name`.
 
-        Call this again once the first step is finished.
+        Call this again once the first step is finished. `force` is that of `add`.
         """
         record = self._recorded((await self.show()).record)
         added = _name(url) in (record.nodes if record.phase == SETTLED else ())
@@ -251,10 +251,10 @@ class Fleet:
         self._progress(f"waiting {seconds:.0f} s until no client of the other set holds a lease")
         await asyncio.sleep(seconds)
         state = await self._change(settle)
-        for name in set(closing.other) - set(closing.nodes):
+        for name in sorted(set(closing.other) - set(closing.nodes)):
             self._progress(
-                f"{name} still refuses clients with other nodes: to use it elsewhere, stop them, "
-                f"`redis-cli DEL '{self._key}'` there, and start them"
+                f"{name} still refuses clients with other nodes. To use it elsewhere, stop its "
+                f"clients, run `redis-cli DEL '{self._key}'` there, and start the clients again"
             )
         return state
 

@@ -390,7 +390,7 @@ class LockManager(_settings.Answering):
     async def ready(self, *, voting: bool = False, timeout: float | None = None) -> None:
         """Wait until each node is connected or has failed or, with `voting`, until a quorum votes.
 
-        Without `voting` this checks nothing: it returns also if no node can be reached.
+        Without `voting` this also returns if no node can be reached.
         Raises ConfigurationError if this set of nodes can never work and, with `voting`,
         QuorumUnavailableError if no quorum votes within the timeout: at once, with `retry_after`,
         if the nodes' guards are known to wait for longer.
@@ -496,7 +496,7 @@ def connect(
     if unknown:
         raise _settings.unknown(unknown)
     if callable(observers):
-        raise ConfigurationError(f"write observers=[{observers!r}]: they are a list")
+        raise ConfigurationError(f"observers must be a list: write observers=[{observers!r}]")
     flags = {"clock_guard": clock_guard, "durable": durable, "set_guard": set_guard}
     for what, value in {**flags, "strict": strict}.items():
         _settings.flag(value, what)

@@ -432,7 +432,7 @@ class Attempt(Vote):
 
     @property
     def held(self) -> bool:
-        """Whether one owner has a quorum, as far as the nodes have parsed."""
+        """Whether one owner has a quorum, as far as the nodes have replied."""
         owners = self.owners
         return max(map(owners.count, owners), default=0) >= self.ballot.quorum
 

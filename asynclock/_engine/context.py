@@ -256,7 +256,9 @@ def _refuse_inherited() -> None:
 
 
 def _refuse() -> None:
-    raise ConfigurationError("this manager is closed: enter it again, or connect() anew")
+    raise ConfigurationError(
+        "this manager is closed: enter it again and make the lock anew, or call connect()"
+    )
 
 
 def closed() -> ConfigurationError:

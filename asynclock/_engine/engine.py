@@ -69,7 +69,7 @@ class Engine(Context):
         return done
 
     def publish(self, grant: Grant, told: Sink = NOBODY) -> None:
-        """Store what the lease that has `grant` publishes, or delete it if that is nothing now."""
+        """Store the message of the lease that has `grant`, or delete it if there is none now."""
         spec, text = grant.spec, self.messages.get(grant, b"")
         command = spec.publish(grant.owner, spec.messages, text, grant.ttl)
         self.multiplexer.broadcast(command, told)

@@ -27,7 +27,7 @@ KEEP_TIME = 0.1
 """Seconds that a process may keep a name while it knows of no other process that waits for it. When
 they are over, it asks the nodes again, and finds out."""
 _NO_NODE: dict[int, Any] = {}
-"""An empty, read-only dict that most grants and queues share."""
+"""An empty, read-only dict that most queues share."""
 _NONE = range(0)
 
 
@@ -59,7 +59,7 @@ class Interruption:
         self.task, self._before = task, task.cancelling()
 
     def interrupt(self) -> None:
-        """Cancel what the body awaits, in the next round of the loop; not a body that was left."""
+        """Cancel what the body awaits, in the next round of the loop, unless the body was left."""
         # Not at once: the body itself may be running now, and may end before that. Its end may be
         # what notices the loss.
         if self._handle is None and not self._left:

@@ -184,7 +184,7 @@ async def inspect(
     """Ask every node about one name; takes at most one node timeout.
 
     `queues` are the questions for those who wait, by default that for the queue of `spec`. With
-    `arm`, the nodes are to tell of changes of the owner and of the owner's message.
+    `arm`, the nodes also push later changes of the owner and of its message.
     """
     if queues is None:
         queues = (question(spec.queue),) if spec.queue else ()

@@ -243,10 +243,10 @@ class Lease(_settings.Answering):
     async def _publish(self, text: str | None) -> bool:
         """Do the work of `publish`; None takes the message back."""
         grant, engine = self._note_message(text), self._engine
-        stored = Check(engine, grant)
-        engine.publish(grant, stored)
-        await stored.decided
-        return stored.kept >= engine.multiplexer.quorum
+        check = Check(engine, grant)
+        engine.publish(grant, check)
+        await check.decided
+        return check.kept >= engine.multiplexer.quorum
 
     def _note_message(self, text: str | None) -> Grant:
         """Note what the lease publishes, for the next renewal; send nothing now."""
@@ -506,12 +506,12 @@ async def wanted(
 
 
 async def _call_back(
-    wanted: Coroutine[Any, Any, str | None],
+    asked: Coroutine[Any, Any, str | None],
     reference: ReferenceType[Lease],
     callback: Callable[[Lease], object],
 ) -> None:
     with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        await wanted
+        await asked
         if (lease := reference()) is not None and not lease._ended:
             try:
                 callback(lease)

@@ -334,11 +334,11 @@ def _put(ask: Ask) -> None:
 
 def _with_room(unsent: list[Any], spec: LockSpec, ask: Ask | None) -> Batch | None:
     """Return a batch that a release (None), or an acquire with the same terms, may join."""
-    batch: Batch
+    batch: Batch  # nothing else puts itself in there
     for batch in unsent if len(unsent) <= MOST_UNSENT else unsent[-MOST_UNSENT:]:
         if batch.spec.form != spec.form or batch.sent:
             continue
-        if ask is None or not batch.asks or (batch.ttl, batch.waits) == (ask.ttl, ask.waits):
+        if ask is None or not batch.asks or (batch.ttl == ask.ttl and batch.waits == ask.waits):
             batch.names += 1
             return batch
     return None

@@ -284,7 +284,7 @@ class Renewals:
         at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
         if at >= grant.renew_until or end >= grant.renew_until:
             return end
-        if at <= end and at <= grant.sooner_at:  # as of most grants: `min` takes longer
+        if at <= end and at <= grant.sooner_at:  # the usual case: `min` takes longer
             return at
         return min(end, grant.sooner_at)
 

@@ -108,6 +108,7 @@ class Multiplexer:
 
     @property
     def started(self) -> bool:
+        """Whether connecting has begun."""
         return self.loop is not None
 
     def check_loop(self) -> None:
@@ -169,6 +170,7 @@ class Multiplexer:
                 one.send(now=ends and one is unsent[-1])
 
     def write(self) -> None:
+        """Write all queued commands now instead of at the end of the tick."""
         for node in self.nodes:
             node.write()
 

@@ -106,6 +106,7 @@ class ServerNode(Node):
 
     @property
     def link(self) -> Link | None:
+        """The open link, or None."""
         return self._link
 
     @property

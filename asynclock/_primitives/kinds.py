@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .._engine.inspection import Inspection
 from .._engine.spec import LockSpec
-from .._keys import derived, lock_key, message, split
+from .._keys import derived, lock_key, split
 from .._nodes.wire import Command
 from . import election, lock, multi, once, readwrite, semaphore, shared
 from .base import NUMBER, Held, Kind, Part
@@ -99,8 +99,7 @@ def keys_of(prefix: str, name: str) -> set[bytes]:
     """Return the keys of a name that a survey reads."""
     whole = lock_key(prefix, name)
     ends = {*PARTS, *map(str, range(semaphore.MOST_PERMITS))} - {""}
-    keys = {whole, *(derived(whole, end) for end in ends)}
-    return {key.encode() for key in (*keys, *map(message, keys))}
+    return {whole.encode(), *(derived(whole, end).encode() for end in ends)}
 
 
 def _is_number(suffix: str) -> bool:

@@ -35,7 +35,7 @@ LARGEST = 65_536
 """Maximum number of bytes of a result, or of its JSON in UTF-8."""
 DEEPEST = 100
 """Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
-SUPERSEDED = "a later run has begun"
+SUPERSEDED = "a later run has begun, so no result of this one is kept"
 
 
 class _Record(NamedTuple):

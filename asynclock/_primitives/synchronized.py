@@ -34,9 +34,10 @@ def synchronized(
 def decorator(
     run: Callable[[str, Callable[[Any], Any]], Any], what: str, template: str, lease: str | None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator `what`, whose functions are async if `run` is, and look as before.
+    """Return a decorator; `what` is its name in errors. It takes async functions if `run` is async.
 
-    Each call is `run(name, call)`: `call(lease)` calls the function, `name` is the template's.
+    A call of the decorated function is `run(name, call)`: `name` is the filled-in template, and
+    `call(lease)` calls the function. The signature that callers see lacks `lease`.
     """
     check_template(template)
     is_async = inspect.iscoroutinefunction(run)

@@ -286,11 +286,11 @@ class Holding(Face):
         self._manager.start(_tell_loss, weakref.ref(self), callback)
 
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` as `on_lost` does when somebody asks for the lease (`ask_back`).
+        """Call `callback` in another thread, as `on_lost` does, when somebody asks for the lease.
 
-        The lease is not changed: decide whether to finish sooner. The callback is called once, a
-        round trip or two after the request (0.4 s where servers can't push), and not at all if the
-        lease ends before or is dropped.
+        Somebody asks by `LockManager.ask_back`. The lease is not changed: decide whether to finish
+        sooner. The callback is called once, a round trip or two after the request (0.4 s where
+        servers can't push), and not at all if the lease ends before or is dropped.
         """
         _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)

@@ -261,7 +261,7 @@ class _Job:
             if isinstance(event, Contended) and len(reporting) == 1:
                 holder = event.holder or "another owner"
                 say(f"waiting for {self._name!r}, last granted to {holder}")
-                reporting.append(asyncio.ensure_future(self._report_rest(inspect)))
+                reporting.append(asyncio.ensure_future(self._report_resting(inspect)))
 
         locks.observe(report_holder)
         try:
@@ -282,11 +282,11 @@ class _Job:
         lock = locks.lock(name, max_hold=max_hold, at_least=wanted.at_least)
         return lock, partial(locks.inspect, name)
 
-    async def _report_rest(self, inspect: Callable[[], Awaitable[Inspection]]) -> None:
+    async def _report_resting(self, inspect: Callable[[], Awaitable[Inspection]]) -> None:
         with contextlib.suppress(AsyncLockError):
             found = await inspect()
             if found.rests:
-                say(f"{self._name!r} {_had(found)}; `asynclock release --force` frees it")
+                say(f"{self._name!r} {_had(found)}; `asynclock release NAME --force` frees it")
 
     async def _report_missing_nodes(self, locks: LockManager) -> None:
         """Tell a user at the terminal which nodes are missing."""

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, TypeVar
 
 from .. import _settings
@@ -28,7 +27,7 @@ ERRORS = 500
 
 
 class Answer(NamedTuple):
-    """An answer to repeat, or the problem that there is none."""
+    """A kept answer, or a problem that says why no answer is repeated."""
 
     status: int
     headers: dict[str, str]
@@ -43,8 +42,8 @@ class Idempotent:
     ) -> None:
         if "retry_after" in settings:
             raise _settings.unknown(["retry_after"])
-        if scope is not None and (not callable(scope) or iscoroutinefunction(scope)):
-            raise ConfigurationError(f"scope must be a function that isn't async, not {scope!r}")
+        if scope is not None:
+            _settings.callback(scope, "scope")
         _, given = declared({"timeout": 0, **settings})
         self._settings: dict[str, Any] = {"keep": _settings.seconds(keep, "keep"), **given}
         self._scope = scope
@@ -62,7 +61,7 @@ class Idempotent:
         if key is None or request.method in SAFE:
             return await handle()
         if not key:
-            return _none(400, "unusable-key", "This Idempotency-Key is empty")
+            return _problem(400, "unusable-key", "This Idempotency-Key is empty")
         scope = "" if self._scope is None else self._scope(request)
         # Hashed, because any text may come from a client, and not any text is a name.
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
@@ -81,15 +80,17 @@ def _kept(run: Run, request: str) -> Answer:
         head, _, body = run.result.partition(b"\n")
         match from_json(head):
             case [str(asked), *_] if asked != request:
-                return _none(422, "reused-key", "This Idempotency-Key belongs to another request")
+                return _problem(
+                    422, "reused-key", "This Idempotency-Key belongs to another request"
+                )
             case [_, int(status), None | str() as kind]:
                 return Answer(status, {} if kind is None else {"Content-Type": kind}, body)
             case [_]:
-                return _none(410, "unkept-answer", "This was done; its answer can't be repeated")
+                return _problem(410, "unkept-answer", "This was done; its answer can't be repeated")
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
-def _none(status: int, kind: str, title: str) -> Answer:
+def _problem(status: int, kind: str, title: str) -> Answer:
     problem = Problem(status, kind, title)
     return Answer(status, {**problem.headers, "Content-Type": MEDIA_TYPE}, problem.body)
 

@@ -470,7 +470,7 @@ def _below(mount: Any) -> Sequence[BaseRoute]:
 
 
 def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: int) -> None:
-    """Add the answers of routes under a lock to an OpenAPI schema."""
+    """Add the answers of routes under a lock, or that answer once for each key, to a schema."""
     for route in _flat(routes):
         dependant = getattr(route, "dependant", None)
         locked = dependant is not None and any(_locks_of(dependant))

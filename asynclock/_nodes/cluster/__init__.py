@@ -80,7 +80,7 @@ class ClusterNode(Node):
         self.parked = ParkedCommands(lambda: self._cause)
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
-        self.owed = PendingReleases(
+        self.pending = PendingReleases(
             settings.node_timeout, lambda command, sink: self.deliver(command, sink, 0)
         )
         """The releases and leaves to send when the next view is known."""
@@ -192,7 +192,7 @@ class ClusterNode(Node):
 
     async def _look(self) -> None:
         asked = _clock.now()
-        self.owed.drop_expired()
+        self.pending.drop_expired()
         views, failures = await self._reader.read()
         if views:
             self._adopt(max(views.values(), key=lambda view: view.epoch))
@@ -225,12 +225,12 @@ class ClusterNode(Node):
 
     def _resume(self) -> None:
         self.parked.resume()
-        for command in self.owed.take():
+        for command in self.pending.take():
             self.deliver(command, NOBODY, 0)
 
     def _take_over(self, node: ServerNode) -> None:
         for command in node.pending.take():
-            self.owed.keep(command)
+            self.pending.keep(command)
 
     # the events of its servers
 
@@ -264,7 +264,7 @@ class ClusterNode(Node):
     @property
     def _homeless(self) -> bool:
         # Whether a release waits for a view with the server that has its slot.
-        return self._shards.view is not None and (len(self.owed) > 0 or self.parked.releases)
+        return self._shards.view is not None and (len(self.pending) > 0 or self.parked.releases)
 
     async def settle(self) -> None:
         while not self.settled:
@@ -423,7 +423,7 @@ class RoutedCommand:
     def fail(self, failure: Failure) -> None:
         """Fail the command; keep it for later if it is a release."""
         if self.release:
-            self._cluster.owed.keep(self._command)
+            self._cluster.pending.keep(self._command)
         self._answer(failure)
 
     def give_up(self) -> bool:

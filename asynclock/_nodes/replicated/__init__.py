@@ -142,7 +142,7 @@ def older(version: str) -> bool:
     return major_minor(version) < WAITAOF_SINCE
 
 
-# ---- Watched by others --------------------------------------------------------------------------
+# ---- Watched by Sentinels, or by the servers of a Cluster ----------------------------------------
 
 
 POLL: Final = 1.0

@@ -100,7 +100,7 @@ UNKNOWN: Final = 1 << 63
 """Offset that no replica reaches, for a primary that does not tell its own."""
 MARGIN: Final = 8.0
 """Added to `down-after-milliseconds`: the age of the look, the election, and the seconds for which
-others may still use the old primary (`CONFIRMED`)."""
+others may still use the old primary (`__init__.py: CONFIRMED`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Cluster:
         self.noted: list[Failure | None] = []
         self.kept: list[Any] = []
         self.looks = 0
-        self.owed = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
+        self.pending = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
         self.parked = ParkedCommands(lambda: Failure("no view"))
         self.claiming: dict[Any, Any] = {}
 

@@ -142,6 +142,8 @@ TIMEOUT_WORD = "timeout= (seconds to wait)"
         ("ttll", "'ttl'?"),
         ("tiemout", "'timeout'?"),
         ("at_leats", "'at_least'?"),
+        ("prefix", "this in connect(...)"),
+        ("at_least", "this where the lock is made, such as lock(name, ttl=10)"),
         ("retry_after", None),
     ],
 )
