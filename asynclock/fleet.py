@@ -17,7 +17,13 @@ from . import _clock
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
 from ._nodes.endpoint import Endpoint, as_options, spelled
-from ._nodes.handshake import RECORD_KEY, RECORD_RETENTION, kept, reading, telling
+from ._nodes.handshake import (
+    RECORD_KEY,
+    RECORD_RETENTION,
+    reading_record,
+    record_in,
+    telling_record,
+)
 from ._nodes.multiplexer import NAMED, digest
 from ._nodes.node import HALF_OPEN, Node
 from ._nodes.wire import Command, Failure
@@ -132,9 +138,9 @@ class Fleet:
     async def show(self) -> FleetState:
         """Return what the nodes keep, and which clients are connected to them."""
         nodes = node_access(self._locks).nodes
-        found = await asyncio.gather(*(ask(node, reading(self._key)[1]) for node in nodes))
+        found = await asyncio.gather(*(ask(node, reading_record(self._key)[1]) for node in nodes))
         listed = await asyncio.gather(*(ask(node, CLIENTS) for node in nodes))
-        keeps = [kept(reply) for reply in found]
+        keeps = [record_in(reply) for reply in found]
         newest = max(keeps, default=NOTHING)
         states = []
         for node, reply, one in zip(nodes, found, keeps, strict=True):
@@ -176,7 +182,7 @@ class Fleet:
             (node,) = node_access(locks).nodes
             await self._fit(node, force=force)
             state = await self._change(lambda found: self._recorded(found).adding(node.address))
-            await ask(node, telling(self._key, state.newest, node.address))
+            await ask(node, telling_record(self._key, state.newest, node.address))
         return await self.show()
 
     async def remove(self, name: str) -> FleetState:
@@ -226,7 +232,7 @@ class Fleet:
         await fleet_record(self._locks).change(change, None, rewrite=bool(state.lagging))
         state = await self.show()
         untold = [
-            ask(node, telling(self._key, state.newest, known.name))
+            ask(node, telling_record(self._key, state.newest, known.name))
             for node, known in zip(access.nodes, state.nodes, strict=True)
             if known.cause is None and (not known.named or known.number < state.newest.number)
         ]
@@ -284,7 +290,10 @@ class Fleet:
             known = node.trust.facts
             if known is not None and facts.run_id is not None and known.run_id == facts.run_id:
                 raise ConfigurationError(f"{new.address} and {node.address} are the same server")
-        if kept(await ask(new, reading(self._key)[1])).number > (await self.show()).newest.number:
+        if (
+            record_in(await ask(new, reading_record(self._key)[1])).number
+            > (await self.show()).newest.number
+        ):
             raise ConfigurationError(
                 f"{new.address} keeps the record of another fleet; if that fleet is gone: "
                 f"redis-cli DEL '{self._key}' there"

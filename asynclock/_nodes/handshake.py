@@ -242,7 +242,7 @@ async def _introduce(
         Command.plain("TIME"),
         Command.plain("INFO"),
         *loads,
-        *(reading(record_key) if record_key else ()),
+        *(reading_record(record_key) if record_key else ()),
     )
     login = await _credentials(endpoint)
     sent = _clock.now()
@@ -263,7 +263,7 @@ async def _introduce(
     if own_key and not link.tracking:  # a proxy does not pass pushes on
         await ask_whether_one_server(link, own_key)
     known = read_facts(info, fsync, tracking=link.tracking)
-    record = kept(replies[-1] if record_key else None)
+    record = record_in(replies[-1] if record_key else None)
     refused = _refused(questions, replies)
     return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=record)
 
@@ -319,7 +319,7 @@ WITNESS_RETENTION_MS: Final = 365 * 24 * 3600 * 1000
 connected for longer takes the next flush of any database for one of its own."""
 
 
-def reading(key: str) -> tuple[Command, Command]:
+def reading_record(key: str) -> tuple[Command, Command]:
     """Return the commands that ask for a push at the next change, and read the record."""
     words = ("CLIENT", "CACHING", "YES"), ("HMGET", key, "accepted", "value", "name")
     caching, reading = (Command.plain(*some) for some in words)
@@ -327,7 +327,7 @@ def reading(key: str) -> tuple[Command, Command]:
     return caching, reading
 
 
-def kept(reply: Any) -> Kept:
+def record_in(reply: Any) -> Kept:
     """Return what a node keeps of the record, from its reply; nothing if it refused."""
     if not isinstance(reply, list):
         return Kept()
@@ -339,7 +339,7 @@ def kept(reply: Any) -> Kept:
 # order.
 
 
-def telling(key: str, newest: Kept, name: str) -> Command:
+def telling_record(key: str, newest: Kept, name: str) -> Command:
     """Return the command that tells a node the newest record, and its own name in it."""
     words = ("record", str(newest.number), newest.text, name, int(RECORD_RETENTION * 1000))
     return Command(OWN_KEYS, (key,), words).with_source()
@@ -353,6 +353,6 @@ def asking_witness(key: str, text: str) -> Command:
     return command
 
 
-def witnessed(reply: Any) -> bytes:
+def witness_in(reply: Any) -> bytes:
     """Return the text of the witness; b"" if the node can't keep one, or replies something else."""
     return reply if type(reply) is bytes else b""

@@ -21,7 +21,14 @@ from .. import _clock, _process
 from .._rules.nodeset import Kept
 from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
-from .handshake import asking_witness, kept, reading, telling, why_unready, witnessed
+from .handshake import (
+    asking_witness,
+    reading_record,
+    record_in,
+    telling_record,
+    why_unready,
+    witness_in,
+)
 from .link import Link
 from .node import (
     FLUSH,
@@ -367,17 +374,17 @@ class ServerNode(Node):
         Our own change causes no push to us, and ends the request for the next push.
         """
         if self._link is not None:
-            self._link.send(telling(self.settings.record_key, newest, name), NOBODY, 0)
+            self._link.send(telling_record(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)
 
     def _read_record(self, link: Link) -> None:
-        caching, question = reading(self.settings.record_key)
+        caching, question = reading_record(self.settings.record_key)
         link.send(caching, NOBODY, 0)
         link.send(question, _at_once(link, self._keeps, self.read_record), 0)
 
     def _keeps(self, reply: Any) -> None:
         if self.trust.facts is not None and not isinstance(reply, Failure):
-            self.trust.facts = replace(self.trust.facts, kept=kept(reply))
+            self.trust.facts = replace(self.trust.facts, kept=record_in(reply))
             self.on_connect(self)
 
     # the witness
@@ -404,7 +411,7 @@ class ServerNode(Node):
             self._link.send(question, _at_once(self._link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
-        self._forgot(self.trust.saw(witnessed(reply), _clock.now(), cause))
+        self._forgot(self.trust.saw(witness_in(reply), _clock.now(), cause))
 
     def _forgot(self, seconds: float) -> None:
         if seconds:

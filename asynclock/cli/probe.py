@@ -21,8 +21,8 @@ from .._nodes.handshake import (
     HandshakeError,
     ask_whether_one_server,
     greet,
-    kept,
-    reading,
+    reading_record,
+    record_in,
 )
 from .._nodes.link import Link
 from .._nodes.replicated.acks import Acks
@@ -198,7 +198,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         disks_kept=purpose.disks_kept,
     )
     found.waits_because = trust.why(_clock.now())
-    found.kept = kept(await link.ask(reading(purpose.prefix + RECORD_KEY)[1]))
+    found.kept = record_in(await link.ask(reading_record(purpose.prefix + RECORD_KEY)[1]))
     found.clients = await link.ask(CLIENTS)
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)

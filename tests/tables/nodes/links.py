@@ -14,7 +14,7 @@ from typing import Any
 import hiredis
 
 from asynclock import _clock
-from asynclock._nodes.handshake import reading
+from asynclock._nodes.handshake import reading_record
 from asynclock._nodes.link import Link
 from asynclock._nodes.replicated.acks import AckedLink, Acks
 from asynclock._nodes.wire import BATCH, CACHING, UNDOES, BatchCommand, Command, Failure
@@ -57,7 +57,7 @@ def command(words: str) -> Command:
         claims = [word for part in parts for word in part.claims]
         return BatchCommand(SCRIPT, ("k",), (BATCH, *args), claims, lambda: parts)
     if op == "record":
-        return reading("#set")[1]
+        return reading_record("#set")[1]
     if not args:
         return Command.plain(op)
     made = Command(SCRIPT, ("k",), (op, *args))
