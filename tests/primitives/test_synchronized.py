@@ -121,6 +121,9 @@ def test_what_is_no_template_and_no_async_function() -> None:
         locks.synchronized("a")(lambda: None)
     with pytest.raises(asynclock.ConfigurationError, match=r"needs an async function; .*partial"):
         locks.synchronized("a")(functools.partial(print))
+    for wrong in ({"ttl": "x"}, {"at_least": -1}):
+        with pytest.raises(asynclock.ConfigurationError, match=next(iter(wrong))):
+            locks.synchronized("a", **wrong)
 
 
 def test_a_decorated_function_shows_all_parameters_but_that_of_the_lease() -> None:
