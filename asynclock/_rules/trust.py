@@ -350,7 +350,7 @@ class Roster:
     members: frozenset[str] = frozenset()
     """Replicas that a client may believe once they are promoted."""
     leaving: frozenset[str] = frozenset()
-    """Replicas that nobody believes who looks from now on."""
+    """Replicas that no client believes if it looks from now on."""
 
     @classmethod
     def parse(cls, text: str) -> Roster | None:
