@@ -229,7 +229,7 @@ async def test_their_release_after_their_ttl_does_not_touch_ours(server: LocalSe
 
 
 class FirstVersion:
-    """A mutex as version 1.0.0 asks for it: its script and its arguments, kept as they were."""
+    """A mutex as version 1.0.0 asks for it: the commands of its script, and its arguments."""
 
     SCRIPT = (HERE / "mutex-1.0.0.lua").read_text()
 
