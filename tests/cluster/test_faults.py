@@ -61,8 +61,6 @@ class Stage:
         count: int,
         tasks: int,
         sabotage: str = "",
-        program: str = "worker",
-        options: dict[str, Any] | None = None,
     ) -> None:
         direct = [server.url for server in self.servers]
         for number in range(count):
@@ -76,10 +74,10 @@ class Stage:
                 stop=str(self.folder / "stop"),
                 names=NAMES,
                 tasks=tasks,
-                options=options or {"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.25},
+                options={"ttl": TTL, "max_ttl": TTL, "node_timeout": 0.25},
                 sabotage=sabotage,
             )
-            command = [sys.executable, "-m", f"tests.cluster.{program}", json.dumps(vars(orders))]
+            command = [sys.executable, "-m", "tests.cluster.worker", json.dumps(vars(orders))]
             env = {**os.environ, "PYTHONPATH": str(ROOT)}
             self.clients.append(subprocess.Popen(command, cwd=ROOT, env=env))
 
@@ -134,11 +132,11 @@ class Stage:
         return found
 
 
-def windows_without_progress(events: list[Event], window: float = WINDOW) -> list[float]:
-    """The gaps of more than `window` seconds between acquisitions."""
+def windows_without_progress(events: list[Event]) -> list[float]:
+    """The gaps of more than WINDOW seconds between acquisitions."""
     moments = [event.at for event in events if event.kind == "acquired"]
     gaps = [later - sooner for sooner, later in itertools.pairwise(moments)]
-    return [gap for gap in gaps if gap > window]
+    return [gap for gap in gaps if gap > WINDOW]
 
 
 async def play(
@@ -193,14 +191,14 @@ async def ended(stage: Stage) -> None:
     await until(lambda: all(one.poll() is not None for one in clients), "all ended", timeout=60)
 
 
-def judge(stage: Stage, window: float = WINDOW) -> None:
+def judge(stage: Stage) -> None:
     events = stage.history()
     acquired = sum(event.kind == "acquired" for event in events)
     print(f"{acquired} leases")
     assert [str(one) for one in check(events)] == []
     assert stage.complaints() == []
     assert stage.stale_writes() == []
-    assert windows_without_progress(events, window) == []
+    assert windows_without_progress(events) == []
     assert acquired > 100
 
 

@@ -1,7 +1,7 @@
 """The set changes under the traffic of four managers while nodes fail, in virtual time.
 
-The same as tests/cluster/test_fleet.py, without processes and sockets: so the time without a grant
-is what the rules cost, on any machine.
+No two holders, fences rise, no lease is lost, and the time without a grant is what the rules cost.
+Each manager moves to the new nodes at its own moment, so both sets of a step are in use at once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import pytest
 
 import asynclock
 from asynclock.fleet import Fleet
-from asynclock.testing import run_virtual
+from asynclock.testing import History, check, run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.guards.nodes import far_nodes
 from tests.tables.inside import now
@@ -37,17 +37,25 @@ GROWN_AND_SHRUNK = ("abcd", "abcde", "bcde")
 DEAD_REPLACED = ("abc", "abcd", "bcd")
 
 
+class Seen(History):
+    """What all services held, in virtual time."""
+
+    now = staticmethod(now)
+
+
 class Service:
     """A manager and its tasks, which lock the same names as those of other services."""
 
-    def __init__(self, number: int, grants: list[float]) -> None:
+    def __init__(self, number: int, history: History) -> None:
         self._random = random.Random(number)
-        self._grants = grants
+        self._history = history
         self._uses: Counter[asynclock.LockManager] = Counter()
         self._locks: asynclock.LockManager | None = None
 
     async def use(self, nodes: Sequence[Any]) -> None:
         """Use these nodes for new calls, and close the old manager when its calls have ended."""
+        if self._locks is not None:
+            await asyncio.sleep(self._random.random())
         old, self._locks = self._locks, asynclock.connect(*nodes, **SETTINGS)
         if old is not None:
             while self._uses[old]:
@@ -63,10 +71,11 @@ class Service:
             locks = self._locks
             assert locks is not None
             self._uses[locks] += 1
+            name, began = self._random.choice(NAMES), now()
             try:
-                async with locks.lock(self._random.choice(NAMES), timeout=3.0):
-                    self._grants.append(now())
-                    await asyncio.sleep(self._random.expovariate(1 / USE))
+                async with locks.lock(name, timeout=3.0) as lease:
+                    with self._history.body(lease, began=began):
+                        await asyncio.sleep(self._random.expovariate(1 / USE))
             except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
                 await asyncio.sleep(0.01)
             finally:
@@ -141,8 +150,8 @@ async def _moves(sets: Sequence[str], dead: str, kinds: Sequence[str]) -> None:
     for address in addresses:
         address.way.seconds = TRIP / 2
     nodes = dict(zip(letters, addresses, strict=True))
-    grants: list[float] = []
-    services = [Service(number, grants) for number in range(4)]
+    history = Seen()
+    services = [Service(number, history) for number in range(4)]
     await asyncio.gather(*(service.use([nodes[one] for one in sets[0]]) for service in services))
     tasks = [asyncio.create_task(one.work()) for one in services for _ in range(TASKS)]
     async with Fleet(*(nodes[one] for one in sets[0]), **SETTINGS) as fleet:
@@ -158,6 +167,8 @@ async def _moves(sets: Sequence[str], dead: str, kinds: Sequence[str]) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.gather(*(service.close() for service in services))
+    assert check(history) == []
+    grants = [event.at for event in history if event.kind == "acquired"]
     gaps = [later - sooner for sooner, later in itertools.pairwise(grants)]
     assert max(gaps) <= LONGEST_GAP
     assert len(grants) > 100
