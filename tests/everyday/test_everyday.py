@@ -69,43 +69,20 @@ def safe(seen: Looped) -> None:
 
 
 @ours
-async def test_workers_exclude_each_other(who: str, nodes: int) -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(16, marks=quiet)])
+async def test_workers_take_turns(who: str, nodes: int, count: int) -> None:
     async with stage(who, nodes) as there:
-        seen = await scenes.workers(there, 8, seconds=3)
+        seen = await scenes.workers(there, count, seconds=3)
     safe(seen)
     used(seen)
-
-
-@ours
-async def test_neither_of_two_workers_starves(who: str, nodes: int) -> None:
-    async with stage(who, nodes) as there:
-        seen = await scenes.workers(there, 2, seconds=3)
-    safe(seen)
-    told(seen)
-    used(seen)
-    fair(seen.overtook <= 20, seen.figures())
-    fair(min(seen.counts) >= 0.3 * max(seen.counts), seen.figures())
-
-
-@quiet
-@ours
-async def test_two_workers_take_turns(who: str, nodes: int) -> None:
-    async with stage(who, nodes) as there:
-        seen = await scenes.workers(there, 2, seconds=3)
-    safe(seen)
-    fair(seen.overtook <= 4, seen.figures())
-    fair(min(seen.counts) >= 0.7 * max(seen.counts), seen.figures())
-
-
-@quiet
-@ours
-async def test_nobody_of_sixteen_workers_starves(who: str, nodes: int) -> None:
-    async with stage(who, nodes) as there:
-        seen = await scenes.workers(there, 16, seconds=4)
-    safe(seen)
     figures = seen.figures()
-    fair(seen.overtook <= 3 * 16, figures)
-    fair(figures["scripts"] <= 6, figures)
+    if count == 2:
+        told(seen)
+        fair(seen.overtook <= (20 if BUSY else 4), figures)
+        fair(min(seen.counts) >= (0.3 if BUSY else 0.7) * max(seen.counts), figures)
+    else:
+        fair(seen.overtook <= 3 * count, figures)
+        fair(figures["scripts"] <= 6, figures)
 
 
 @quiet
@@ -119,30 +96,16 @@ async def test_fifty_managers_in_one_process_take_turns(who: str, nodes: int) ->
 
 
 @ours
-async def test_readers_and_writers_exclude_each_other(who: str, nodes: int) -> None:
-    async with stage(who, nodes) as there:
-        seen = await scenes.readers_and_writers(there, seconds=2)
-    safe(seen)
-    told(seen)
-
-
-@quiet
-@ours
 async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) -> None:
     """In strict phases each reader goes after each writer: twice as often as one of two writers."""
     async with stage(who, nodes) as there:
-        seen = await scenes.readers_and_writers(there, seconds=3)
+        seen = await scenes.readers_and_writers(there, seconds=2 if BUSY else 3)
     safe(seen)
-    writers, readers = seen.counts[:2], seen.counts[2:]
-    fair(min(readers) >= max(writers), seen.counts)
-    fair(min(writers) >= 0.5 * max(writers), seen.counts)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("count", [2, 16])
-async def test_the_peer_keeps_workers_apart(count: int) -> None:
-    async with stage("redis-py") as there:
-        safe(await scenes.workers(there, count, seconds=2))
+    told(seen)
+    if not BUSY:
+        writers, readers = seen.counts[:2], seen.counts[2:]
+        fair(min(readers) >= max(writers), seen.counts)
+        fair(min(writers) >= 0.5 * max(writers), seen.counts)
 
 
 # ---------------------------------------------------------------- web
@@ -182,15 +145,8 @@ async def test_cron_never_runs_twice(who: str, nodes: int) -> None:
     assert seen["violations"] == 0
     if nodes == 1:
         assert seen["one_percent"] == 100
-
-
-@quiet
-@three
-async def test_cron_runs_each_time_over_three_nodes(who: str, nodes: int) -> None:
-    async with stage(who, nodes) as there:
-        seen = await scenes.cron(there, hosts=10, ticks=20)
-    assert seen["violations"] == 0
-    fair(seen["one_percent"] == 100, seen)
+    elif nodes == 3 and not BUSY:  # tickets settle split votes
+        fair(seen["one_percent"] == 100, seen)
 
 
 @everybody
@@ -264,22 +220,15 @@ async def test_a_node_that_flaps(who: str, nodes: int) -> None:
 
 
 @everybody
-async def test_a_blocked_event_loop_loses_the_lock_and_hears_of_it(who: str, nodes: int) -> None:
-    async with stage(who, nodes, ttl=1.0) as there:
-        seen = await scenes.blocked_loop(there, 4.0)
-    assert seen["next_before_the_end"]
-    assert seen["told"]
+@pytest.mark.parametrize(("ttl", "lost"), [(1.0, True), (30.0, False)])
+async def test_a_blocked_event_loop_loses_the_lock_only_if_it_blocks_for_the_ttl(
+    who: str, nodes: int, ttl: float, *, lost: bool
+) -> None:
+    async with stage(who, nodes, ttl=ttl, max_ttl=30.0, restart_guard=False) as there:
+        seen = await scenes.blocked_loop(there, 4.0 if lost else 1.0)
+    assert (seen["next_before_the_end"], seen["told"]) == (lost, lost)
     if who == "asynclock":  # the body ends at the next thing that it awaits
-        assert not seen["went_on"]
-
-
-@everybody
-async def test_a_short_block_of_the_event_loop_costs_nothing(who: str, nodes: int) -> None:
-    async with stage(who, nodes, ttl=30.0, max_ttl=30.0, restart_guard=False) as there:
-        seen = await scenes.blocked_loop(there, 1.0)
-    assert seen["went_on"]
-    assert not seen["told"]
-    assert not seen["next_before_the_end"]
+        assert seen["went_on"] != lost
 
 
 @everybody

@@ -316,15 +316,6 @@ def test_a_body_that_lost_its_lease_and_one_that_failed():
     assert [event.shared for event in history] == [False] * 3 + [True] * 3
 
 
-def test_a_sabotaged_lock_is_caught():
-    """What the recorder writes about two tasks that both believe they hold, the checker finds."""
-    history = History()
-    one, two = FakeLease(), FakeLease()
-    with history.body(one, began=history.now()), history.body(two, began=history.now()):
-        pass
-    assert rules(history) == ["fence falls", "fence repeats", "overlap"]
-
-
 WRITER = """
 import sys
 from asynclock.testing import History

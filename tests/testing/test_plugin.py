@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.testing import plugin
+from asynclock.testing import find_server, plugin
 from tests.docs.blocks import ROOT, python_blocks
 
 # A pytest inside a pytest: seconds of CPU each, and the machine may have other things to do.
@@ -127,18 +127,12 @@ def test_servers_are_warm_empty_and_breakable_and_locks_work_on_them(tmp_path, m
     assert "13 passed" in run(tmp_path, f"{SUITE}\n{printed()}", f"--asyncio-mode={mode}")
 
 
-def test_the_entry_point_is_enough(tmp_path):
-    source = "def test_it(asynclock_nodes): assert len(asynclock_nodes) == 3"
-    assert "1 passed" in run(tmp_path, source, entry_point=True)
-
-
-def test_the_server_can_be_chosen(tmp_path):
+def test_the_entry_point_is_enough_and_the_server_can_be_chosen(tmp_path):
     chosen = tmp_path / "valkey-server"
-    from asynclock.testing import find_server
-
     chosen.symlink_to(find_server().path)
     source = "def test_it(asynclock_nodes): assert asynclock_nodes[0].binary.kind == 'valkey'"
-    assert "1 passed" in run(tmp_path, source, f"--asynclock-server-binary={chosen}")
+    option = f"--asynclock-server-binary={chosen}"
+    assert "1 passed" in run(tmp_path, source, option, entry_point=True)
 
 
 def test_loading_the_plugin_imports_nothing_else_of_the_package():

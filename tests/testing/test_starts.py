@@ -252,14 +252,6 @@ async def test_a_process_that_another_has_reaped_is_no_longer_waited_for(tmp_pat
     assert not ended.alive
 
 
-async def test_the_log_of_a_process_goes_on_where_the_one_before_has_ended(tmp_path: Path) -> None:
-    for word in ("one", "two"):
-        echo = ServerProcess(["echo", word], tmp_path, {})
-        assert not echo.frozen
-        assert await echo.gone(30)
-    assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
-
-
 async def test_a_process_has_the_environment_of_the_tests_and_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
