@@ -27,7 +27,7 @@ struct DurableCfg {
   bool change = true;   // a node may be durable in one process and not in the next (off: the same)
 };
 
-template <int N, int K> struct DurableModel {
+template <int N, int K> struct DurableModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   // memory: owner, age of its key, mark (the process that clients left there, and the one before);
@@ -37,7 +37,6 @@ template <int N, int K> struct DurableModel {
   struct Col { uint8_t owner, age, mark, prev, d_owner, d_age, d_mark, d_prev, up, proc, dur, grant, exe, met[K], silent[K], wait[K]; };
   struct S { Col c[N]; uint8_t st[K], e[K], crash, begun; };
   DurableCfg cfg;
-  mutable bool truncated = false;
   explicit DurableModel(DurableCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes;
@@ -68,7 +67,6 @@ template <int N, int K> struct DurableModel {
   }
   bool believes(const S& s, int a) const { return s.st[a] == HELD && s.e[a] < cfg.ttl; }
   enum : uint32_t { DISK, START, MEET, ACQ, DECIDE, TICK, CRASH };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
 
   template <class F> void next(const S& s, F emit) const {
     if (!s.begun)
@@ -131,8 +129,6 @@ template <int N, int K> struct DurableModel {
     for (int a = 0; a < K; a++) n += believes(s, a);
     return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;

@@ -25,40 +25,15 @@ struct FailCfg {
   bool term = true;           // naive off: the mark names the process alone
   bool acks_all = false;      // a grant counts once all attached replicas have it
   bool complete = false;      // naive: then a new primary whose mark says so votes at once
-  bool kept_in = false;       // a replica that has the term's mark must acknowledge, away or not; extensions, too
-  bool next_term = false;     // then a new primary waits for `heir` ticks only, if the mark is that of the term before
-  int heir = 0;               // conf + 1: no confirmation of an earlier primary is valid any more
-  bool ext_acks = true;       // naive off: there, extensions count without acknowledgements
-  int restarts = 0;           // replicas that restart with data from before the lock, at any time
-  bool grown = true;          // naive off: an heir that restarted a moment ago is believed like any other
-  bool extends = true;        // off: leases are not extended, for fewer states
-  bool one_away = false;      // for fewer states: only server 2 may go away
-  bool counts_out = false;    // a replica that is away is counted out, which all others must acknowledge first
-  bool asks = false;          // then an heir is believed once confirmations have run out, if no other replica knows that it was
-  bool continued = false;     // then an heir is believed only if each other replica of its term went on from the heir's data without a full copy
 };
 
-template <int N, int K> struct FailModel {
+template <int N, int K> struct FailModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
-  struct Srv { uint8_t owner, age, mark, quar, fresh, follows, away, young, out, off, line, line2, second, joined, full, asked; };
+  struct Srv { uint8_t owner, age, mark, quar, fresh, follows, away; };
   struct Cli { uint8_t st, e, srv, term, conf, exe, ext, e2; };
-  struct S { Srv s[N]; Cli c[K]; uint8_t named, before, terms, restarts; };
+  struct S { Srv s[N]; Cli c[K]; uint8_t named, terms; };
   FailCfg cfg;
-  mutable bool truncated = false;
   explicit FailModel(FailCfg c) : cfg(c) {}
-  bool at_once(uint8_t before, const S& s) const {
-    if (!cfg.counts_out) return cfg.complete || (cfg.next_term && before + 1 == mark_of(s));
-    const Srv& h = s.s[s.named];
-    if (before + 1 != mark_of(s) || h.out >> s.named & 1) return false;
-    for (int j = 0; j < N; j++) {
-      const Srv& o = s.s[j];
-      if (j == s.named || j == s.before) continue;   // the primary of the term before may be dead
-      if (o.away || (o.mark == before && o.out >> s.named & 1)) return false;
-      if (cfg.continued && (!(h.joined >> j & 1) || h.full || (cfg.grown && o.young))) return false;
-    }
-    return true;
-  }
-  int wait_of(const Srv& v, bool now) const { return !now ? cfg.quar : cfg.grown && v.young > cfg.heir ? v.young : cfg.heir; }
   uint8_t mark_of(const S& s) const { return cfg.term ? s.terms + 1 : s.named + 1; }
   S init() const {
     S s; memset(&s, 0, sizeof s);
@@ -77,40 +52,16 @@ template <int N, int K> struct FailModel {
   bool may_count(const Cli& c) const { return cfg.late || may_send(c); }
   bool acknowledged(const S& s, int a) const {
     int p = s.c[a].srv;
-    if (cfg.counts_out) return acknowledged_by_counted(s, a);
     for (int j = 0; j < N; j++)
       if (j != p && s.s[j].follows == p && !s.s[j].away && s.s[j].owner != a + 1) return false;
-    return !cfg.kept_in || acknowledged_by_all(s, a);
+    return true;
   }
-  bool acknowledged_by_all(const S& s, int a) const {
-    int p = s.c[a].srv, others = 0;
-    for (int j = 0; j < N; j++) {
-      if (j == p || s.s[j].mark < s.s[p].mark) continue;   // it was never required in this term
-      // The heir of p has the mark of p until it gets its own.
-      if (s.s[j].follows != p || s.s[j].away || s.s[j].owner != a + 1 || s.s[j].age != s.s[p].age) return false;
-      others++;
-    }
-    return others > 0;
-  }
-  bool acknowledged_by_counted(const S& s, int a) const {
-    int p = s.c[a].srv, others = 0;
-    for (int j = 0; j < N; j++) {
-      const Srv &v = s.s[j], &w = s.s[p];
-      if (j == p || w.out >> j & 1) continue;
-      if (v.follows != p || v.away || v.owner != a + 1 || v.age != w.age || v.out != w.out || v.mark != w.mark) return false;
-      others++;
-    }
-    return others > 0;
-  }
-  bool counted(const S& s, int a) const { return cfg.counts_out ? acknowledged_by_counted(s, a) : acknowledged_by_all(s, a); }
-  void wrote(Srv& v) const { if (cfg.continued) v.off++; }
-  enum : uint32_t { TICK, ASK, NAME, COPY, AWAY, FOLLOW, START, ACQ, DECIDE, EXT, EXTX, EXTN, STOP, EXPIRE, OLDER, OUT, BELIEVE };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
+  enum : uint32_t { TICK, ASK, NAME, COPY, AWAY, FOLLOW, START, ACQ, DECIDE, EXT, EXTN, STOP, EXPIRE };
 
   template <class F> void next(const S& s, F emit) const {
     {
       S t = s;
-      for (int j = 0; j < N; j++) { Srv& v = t.s[j]; if (v.owner && v.age < cfg.belief) v.age++; if (v.quar) v.quar--; if (v.fresh) v.fresh--; if (v.young) v.young--; }
+      for (int j = 0; j < N; j++) { Srv& v = t.s[j]; if (v.owner && v.age < cfg.belief) v.age++; if (v.quar) v.quar--; if (v.fresh) v.fresh--; }
       for (int a = 0; a < K; a++) {
         Cli& c = t.c[a];
         if (c.st != OVER && c.conf <= cfg.conf) c.conf++;
@@ -128,55 +79,31 @@ template <int N, int K> struct FailModel {
         }
         d.conf = 0;
         Srv& v = t.s[s.named];
-        if (v.mark != mark_of(s)) { const bool now = at_once(v.mark, s); v.asked = !now ? 0 : v.mark; v.mark = mark_of(s); v.quar = wait_of(v, now && !cfg.asks); v.out = 0; wrote(v); v.fresh = cfg.wait ? cfg.conf : 0; }
+        if (v.mark != mark_of(s)) { v.mark = mark_of(s); v.quar = cfg.complete ? 0 : cfg.quar; v.fresh = cfg.wait ? cfg.conf : 0; }
         emit(t, act(ASK, a, s.named));
       }
       if (c.st == IDLE && may_send(c) && !s.s[c.srv].quar) { S t = s; t.c[a].st = RUN; t.c[a].e = 0; emit(t, act(START, a, c.srv)); }
       const Srv& v = s.s[c.srv];
-      if (cfg.asks && c.srv == s.named && v.asked && v.quar && v.quar <= cfg.quar - cfg.heir && at_once(v.asked, s)) {
-        S t = s; t.s[c.srv].quar = t.s[c.srv].asked = 0; emit(t, act(BELIEVE, a, c.srv));
-      }
-      if (c.st == RUN && !c.exe && !v.owner && v.follows == c.srv) { S t = s; t.c[a].exe = 1; t.s[c.srv].owner = a + 1; t.s[c.srv].age = 0; wrote(t.s[c.srv]); emit(t, act(ACQ, a, c.srv)); }
+      if (c.st == RUN && !c.exe && !v.owner && v.follows == c.srv) { S t = s; t.c[a].exe = 1; t.s[c.srv].owner = a + 1; t.s[c.srv].age = 0; emit(t, act(ACQ, a, c.srv)); }
       if (c.st == RUN && c.exe && may_count(c) && (!cfg.acks_all || acknowledged(s, a))) { S t = s; t.c[a].st = HELD; emit(t, act(DECIDE, a, c.srv)); }
-      if (cfg.extends && c.st == HELD && !c.ext && may_send(c) && !v.fresh) { S t = s; t.c[a].ext = 1; t.c[a].e2 = 0; emit(t, act(EXT, a, c.srv)); }
-      const bool held_back = (cfg.kept_in || cfg.counts_out) && cfg.ext_acks;   // an extension that was executed waits for its acknowledgements
-      if (c.st == HELD && c.ext == 1 && v.owner == a + 1 && v.follows == c.srv && held_back) {
-        S t = s; t.s[c.srv].age = 0; wrote(t.s[c.srv]); t.c[a].ext = 2; emit(t, act(EXTX, a, c.srv));
-      }
-      if (c.st == HELD && c.ext == 1 + held_back && v.owner == a + 1 && v.follows == c.srv && may_count(c) && c.e2 < cfg.belief
-          && (!held_back || counted(s, a))) {
-        S t = s; t.c[a].e = c.e2; t.c[a].ext = t.c[a].e2 = 0; if (!held_back) t.s[c.srv].age = 0; emit(t, act(EXTN, a, c.srv));
+      if (c.st == HELD && !c.ext && may_send(c) && !v.fresh) { S t = s; t.c[a].ext = 1; t.c[a].e2 = 0; emit(t, act(EXT, a, c.srv)); }
+      if (c.st == HELD && c.ext && v.owner == a + 1 && v.follows == c.srv && may_count(c) && c.e2 < cfg.belief) {
+        S t = s; t.c[a].e = c.e2; t.c[a].ext = t.c[a].e2 = t.s[c.srv].age = 0; emit(t, act(EXTN, a, c.srv));
       }
       if (c.st == RUN || c.st == HELD) { S t = s; t.c[a].st = OVER; emit(t, act(STOP, a, 0)); }
     }
     for (int j = 0; j < N; j++) {
       const Srv& v = s.s[j];
-      if (v.owner && v.age >= cfg.belief) { S t = s; t.s[j].owner = t.s[j].age = 0; if (v.follows == j) wrote(t.s[j]); emit(t, act(EXPIRE, 0, j)); }
+      if (v.owner && v.age >= cfg.belief) { S t = s; t.s[j].owner = t.s[j].age = 0; emit(t, act(EXPIRE, 0, j)); }
       if (v.follows != j && !v.away) {
         const Srv& p = s.s[v.follows];
-        const bool joins = cfg.continued && v.follows == s.named && !(p.joined >> j & 1);
-        if (joins || p.owner != v.owner || p.age != v.age || p.mark != v.mark || p.out != v.out || p.off != v.off || p.line != v.line) {
-          S t = s; Srv& d = t.s[j];
-          if (joins) {   // a replica whose data go further than its new primary's gets a full copy
-            t.s[v.follows].joined |= 1 << j;
-            if (v.line != p.line && (v.line != p.line2 || v.off > p.second)) t.s[v.follows].full = 1;
-          }
-          d.owner = p.owner; d.age = p.age; d.mark = p.mark; d.out = p.out; d.off = p.off; d.line = p.line;
-          emit(t, act(COPY, 0, j));
+        if (p.owner != v.owner || p.age != v.age || p.mark != v.mark) {
+          S t = s; Srv& d = t.s[j]; d.owner = p.owner; d.age = p.age; d.mark = p.mark; emit(t, act(COPY, 0, j));
         }
       }
-      if (s.restarts < cfg.restarts && v.follows != j && j != s.named) {
-        S t = s; Srv& d = t.s[j]; t.restarts++; d.owner = d.age = 0; d.young = cfg.quar; d.away = 1;
-        emit(t, act(OLDER, 0, j));
-      }
-      if (cfg.counts_out && v.follows == s.named && j != s.named && v.away && !(s.s[s.named].out >> j & 1)) {
-        S t = s; t.s[s.named].out |= 1 << j; wrote(t.s[s.named]); emit(t, act(OUT, 0, j));
-      }
-      if (cfg.acks_all && v.follows != j && (!cfg.one_away || j == 1)) { S t = s; t.s[j].away ^= 1; emit(t, act(AWAY, 0, j)); }
+      if (cfg.acks_all && v.follows != j) { S t = s; t.s[j].away ^= 1; emit(t, act(AWAY, 0, j)); }
       if (s.terms < cfg.failovers && j != s.named && !v.away) {   // a replica, or a former primary that nobody has told
-        S t = s; Srv& h = t.s[j]; t.before = s.named; t.named = j; t.terms++; h.follows = j;
-        if (cfg.continued) { h.line2 = h.line; h.second = h.off; h.line = t.terms; h.joined = h.full = 0; }
-        emit(t, act(NAME, 0, j));
+        S t = s; t.named = j; t.terms++; t.s[j].follows = j; emit(t, act(NAME, 0, j));
       }
       if (j != s.named && v.follows != s.named) {
         S t = s; t.s[j].follows = s.named;
@@ -191,8 +118,6 @@ template <int N, int K> struct FailModel {
     for (int a = 0; a < K; a++) n += believes(s.c[a]);
     return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S& t) const {
     int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;
@@ -207,12 +132,8 @@ template <int N, int K> struct FailModel {
       case ACQ: snprintf(b, 200, "server %c executes %c's acquire", n, A); break;
       case DECIDE: snprintf(b, 200, "%c HOLDS", A); break;
       case EXT: snprintf(b, 200, "%c sends extend to server %c", A, n); break;
-      case EXTX: snprintf(b, 200, "server %c executes %c's extend, which is not acknowledged yet", n, A); break;
-      case EXTN: snprintf(b, 200, "server %c executes %c's extend%s", n, A, cfg.kept_in && cfg.ext_acks ? ": acknowledged" : ""); break;
+      case EXTN: snprintf(b, 200, "server %c executes %c's extend", n, A); break;
       case STOP: snprintf(b, 200, "%c finishes", A); break;
-      case OLDER: snprintf(b, 200, "server %c restarts with data from before the lock", n); break;
-      case BELIEVE: snprintf(b, 200, "%c asks the other replicas, and believes server %c", A, n); break;
-      case OUT: snprintf(b, 200, "server %c is counted out, which its primary's data say", n); break;
       case EXPIRE: snprintf(b, 200, "lock key expires on server %c", n); break;
       default: snprintf(b, 200, "?");
     }

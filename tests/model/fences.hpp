@@ -36,7 +36,7 @@ template <> struct ColExtra<false> { static constexpr uint8_t quar = 0, uns = 0,
 template <bool FULL, int K> struct SExtra { uint8_t fl[K], rfence, ratt, budget; };
 template <int K> struct SExtra<false, K> { static constexpr uint8_t fl[K] = {}, rfence = 0, ratt = 0, budget = 0; };
 
-template <int N, int K, bool FULL = true> struct FenceModel {
+template <int N, int K, bool FULL = true> struct FenceModel : Model {
   enum : uint8_t { IDLE, RUN, PH2, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   static constexpr uint8_t NC = 255;  // executed, but the vote does not count (quarantine)
@@ -44,7 +44,6 @@ template <int N, int K, bool FULL = true> struct FenceModel {
   struct S : SExtra<FULL, K> { Col c[N]; uint8_t st[K], m[K], fence[K], before[K], flag; };
 
   FenceCfg cfg;
-  mutable bool truncated = false;
   explicit FenceModel(FenceCfg c) : cfg(c) {}
 
   S init() const {
@@ -109,7 +108,6 @@ template <int N, int K, bool FULL = true> struct FenceModel {
     return t;
   }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, HEAL, WRITE, CRASH, VANISH, END, SYNC, RELEASE };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
 
   template <class F> void next(const S& s, F emit) const {
     for (int a = 0; a < K; a++) {
@@ -304,14 +302,13 @@ template <int N, int K, bool FULL = true> struct FenceModel {
 // (healing, failed attempts, foreign floors).  A fence is any value claimed at a majority.
 // shared: the counter also serves other resources (one counter per node or per bucket), so anybody may
 // raise it at any moment, locked or not, and an owner may claim the value that is there already.
-template <int N, int K> struct AbstractModel {
+template <int N, int K> struct AbstractModel : Model {
   enum : uint8_t { IDLE, RUN, HELD };
   static constexpr int Q = N / 2 + 1;
   struct Col { uint8_t owner, ctr, cl[K]; };   // cl: bit (v-1) = value v claimed by this attempt here
   struct S { Col c[N]; uint8_t st[K], fence[K], before[K]; };
   int V;
   bool shared;
-  mutable bool truncated = false;
   explicit AbstractModel(int v, bool sh = false) : V(v), shared(sh) {}
   S init() const { S s; memset(&s, 0, sizeof s); return s; }
   void canon(S& s) const {
@@ -352,8 +349,6 @@ template <int N, int K> struct AbstractModel {
     }
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     char b[100];
     const char* n[] = {"start", "claim", "decide", "lock gone", "raise unlocked"};

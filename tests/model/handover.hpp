@@ -38,7 +38,7 @@ struct HandCfg {
   int floors = 0;            // each attempt carries an arbitrary floor 0..floors
 };
 
-template <int N, int K> struct HandModel {
+template <int N, int K> struct HandModel : Model {
   enum : uint8_t { IDLE, RUN, PH2, HELD };
   static constexpr int Q = N / 2 + 1;
   // per node: owner, counter; per owner: value of its acquire here (1 once it holds), phase 2 acked here
@@ -53,7 +53,6 @@ template <int N, int K> struct HandModel {
   struct S { Col c[N]; uint8_t st[K], floor[K], m[K], seen[K], fence[K], next[K], last[K], r[K]; uint8_t used[2], newest, raises, broken, flag; };
 
   HandCfg cfg;
-  mutable bool truncated = false;
   explicit HandModel(HandCfg c) : cfg(c) {}
 
   S init() const { S s; memset(&s, 0, sizeof s); s.raises = (uint8_t)cfg.raises; return s; }
@@ -97,7 +96,6 @@ template <int N, int K> struct HandModel {
     return t;
   }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, HOLD, ASK, ANSWER, OLD, BLOCK, NEXT, PASS };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
 
   template <class F> void next(const S& s, F emit_raw) const {
     auto emit = [&](S t, uint32_t x) {
@@ -207,8 +205,6 @@ template <int N, int K> struct HandModel {
     if (s.flag == 4) return "R: a block begins below a fence given out before its raise was sent";
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
 
   std::string show(uint32_t x, const S&, const S&) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];

@@ -45,13 +45,12 @@ struct HeirCfg {
   bool lag = true;            // naive off: a believed heir votes before confirmations have run out
 };
 
-template <int N, int K> struct HeirModel {
+template <int N, int K> struct HeirModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   struct Srv { uint8_t owner, age, term, in, out, closed, same, quar, fresh, follows; };
   struct Cli { uint8_t st, e, srv, term, conf, exe, need, rec, ext, e2, saw, ran, looked, lage, lterm, proved, lran, bel, wait; };
   struct S { Srv s[N]; Cli c[K]; uint8_t named, terms, restarts; };
   HeirCfg cfg;
-  mutable bool truncated = false;
   explicit HeirModel(HeirCfg c) : cfg(c) {}
   static constexpr uint8_t ALL = (1 << N) - 1, NEVER = 128;
   S init() const {
@@ -102,7 +101,6 @@ template <int N, int K> struct HeirModel {
     return !cfg.same_process || c.lran >> j & 1;
   }
   enum : uint32_t { TICK, ASK, NAME, COPY, FOLLOW, START, ACQ, DECIDE, EXT, EXTX, EXTN, EXPIRE, OLDER, LOOK, PROVE, ADD, LEAVE, DROP, CLOSE };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
   static void up(uint8_t& x, int most) { if (x < most) x++; }
   void close(S& s, int j) const {
     Srv& v = s.s[j];
@@ -197,8 +195,6 @@ template <int N, int K> struct HeirModel {
     for (int a = 0; a < K; a++) n += believes(s.c[a]);
     return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S& t) const {
     int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;

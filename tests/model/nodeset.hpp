@@ -28,7 +28,7 @@ struct SetCfg {
   bool heal = true;          // naive off: a node that restarted is not told again
 };
 
-template <int K> struct SetModel {
+template <int K> struct SetModel : Model {
   enum : int { N = 4 };
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   struct Srv { uint8_t owner, age, level, quar; };
@@ -36,7 +36,6 @@ template <int K> struct SetModel {
   struct Cli { uint8_t st, set, e, from, ans[N], ext, e2, ans2[N]; };
   struct S { Srv s[N]; Cli c[K]; uint8_t level, wait, crashes; };
   SetCfg cfg;
-  mutable bool truncated = false;
   explicit SetModel(SetCfg c) : cfg(c) {}
   // {1 2 3} -> {1 2 3 4} -> {2 3 4}; levels: 0 first, 1 step open, 2 closed, 3 step open
   int mask(int set) const { static const int m[3] = {7, 15, 14}; return m[set]; }
@@ -102,7 +101,6 @@ template <int K> struct SetModel {
   }
   bool believes(const Cli& c) const { return c.st == HELD && c.e < cfg.belief; }
   enum : uint32_t { TICK, NEXT, WRITE, CRASH, START, ACQ, DECIDE, EXT, EXTN, EXTENDED, STOP, EXPIRE };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
 
   template <class F> void next(const S& s, F emit) const {
     {
@@ -174,8 +172,6 @@ template <int K> struct SetModel {
     for (int a = 0; a < K; a++) n += believes(s.c[a]);
     return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;

@@ -14,7 +14,7 @@ struct OnceCfg {
   bool write = true;   // naive without: a result that one node has is given to the caller at once
 };
 // Run a has fence a + 1. B numbers of changes; a change takes any one that is free, above those of its run.
-template <int N, int K, int B> struct OnceModel {
+template <int N, int K, int B> struct OnceModel : Model {
   enum : uint8_t { IDLE, CLAIM, BEGUN, RESULT, OVER };
   static constexpr int Q = N / 2 + 1;
   // per node: promised and accepted number, per number (bits): promised, accepted
@@ -24,7 +24,6 @@ template <int N, int K, int B> struct OnceModel {
   // per run: state, number of its present change, run + 1 whose result it got
   struct S { Col c[N]; Num n[B]; uint8_t st[K], cur[K], got[K], begun; };
   OnceCfg cfg;
-  mutable bool truncated = false;
   explicit OnceModel(OnceCfg c) : cfg(c) {}
   S init() const { S s; memset(&s, 0, sizeof s); return s; }
   void canon(S& s) const {
@@ -59,7 +58,6 @@ template <int N, int K, int B> struct OnceModel {
     if (began) s.begun |= 1 << a;
   }
   enum : uint32_t { START, PROMISE, CHOOSE, ACCEPT, LEARN };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t i, uint32_t j) { return t | a << 8 | i << 16 | j << 24; }
   template <class F> void next(const S& s, F emit) const {
     for (int a = 0; a < K; a++) {
       if ((a && s.st[a - 1] == IDLE) || s.st[a] == OVER) continue;
@@ -116,8 +114,6 @@ template <int N, int K, int B> struct OnceModel {
     }
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S& after) const {
     const int i = x >> 16 & 255; char b[100];
     static const char* what[] = {"begins a change", "is promised by node", "writes", "is accepted by node", "learns"};

@@ -40,7 +40,7 @@ struct PhaseCfg {
   bool cross = false;      // P also for a reader whose request is ahead of the release somewhere
 };
 
-template <int N, int C> struct PhaseModel {
+template <int N, int C> struct PhaseModel : Model {
   enum : uint8_t { IDLE, ASK, WAIT, HOLD, DONE, DEAD };
   enum : uint8_t { NEW = 1, AGAIN, BACK, RELEASE, LEAVE, KEEP, PASS };        // requests
   enum : uint8_t { NOTHING, GRANTED, REFUSED, UNKNOWN };                      // answers
@@ -52,7 +52,6 @@ template <int N, int C> struct PhaseModel {
   struct Client { uint8_t ph, num, told, flags, before, spin; };
   struct S { Col n[N]; Client c[C]; uint8_t owed, wrong, deaths, down, lapses, impatient; };
   PhaseCfg cfg;
-  mutable bool truncated = false;
   explicit PhaseModel(PhaseCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s);
@@ -222,7 +221,6 @@ template <int N, int C> struct PhaseModel {
     }
   }
   enum : uint32_t { START, EXEC, WIN, LOSE, AGAIN_REG, AGAIN_GO, AGAIN_TIMER, FREE, DIE, GO_DOWN, LAPSE, EXPIRE };
-  static uint32_t act(uint32_t t, int c, int j = 0, int x = 0) { return t | c << 8 | j << 16 | (uint32_t)x << 24; }
 
   template <class F> void next(const S& s, F out) const {
     auto emit = [&](S t, uint32_t a) { tidy(t); out(t, a); };  // so that traces replay

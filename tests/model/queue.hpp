@@ -49,7 +49,7 @@ struct QueueCfg {
   bool wake_free = false;    // a release wakes the first ticket also where it had no lock
 };
 
-template <int N, int C> struct QueueModel {
+template <int N, int C> struct QueueModel : Model {
   enum : uint8_t { IDLE, ASK, WAIT, HOLD, TURN, DONE, BEATEN, DEAD };
   enum : uint8_t { NEW = 1, AGAIN, BARGE, TRY, OLD, BACK, RELEASE, KEEP, PASS, LEAVE };  // requests
   enum : uint8_t { NOTHING, GRANTED, UNKNOWN, BEHIND = 0x20, TAKEN = 0x40 };             // answers
@@ -63,7 +63,6 @@ template <int N, int C> struct QueueModel {
   struct Client { uint8_t ph, num, told, flags, before, spin; };
   struct S { Col n[N]; Client c[C]; uint8_t turns, deaths, down, restarts, lapses, lost, impatient, leavers, clock; };
   QueueCfg cfg;
-  mutable bool truncated = false;
   explicit QueueModel(QueueCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s);
@@ -248,7 +247,6 @@ template <int N, int C> struct QueueModel {
     k.ph = beaten ? BEATEN : WAIT; k.flags &= ~(BARGING | UNEVEN);
   }
   enum : uint32_t { START, EXEC, EXEC_LOST, WIN, LOSE, AGAIN_REG, AGAIN_GO, AGAIN_TIMER, FREE, FREE_TURN, TAKE, PASSED, LEFT, DIE, GO_DOWN, RESTART, VOTES, LAPSE, EXPIRE, UNLOCK };
-  static uint32_t act(uint32_t t, int c, int j = 0, int x = 0) { return t | c << 8 | j << 16 | (uint32_t)x << 24; }
 
   template <class F> void next(const S& s, F out) const {
     auto emit = [&](S t, uint32_t a) { tidy(t); out(t, a); };  // so that traces replay

@@ -13,7 +13,7 @@ struct RestCfg {
   bool plain = false;     // naive: a release that is sent again deletes
   bool relative = false;  // naive: the rest begins where the release is executed, not when it is sent
 };
-template <int N, int K> struct RestModel {
+template <int N, int K> struct RestModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   // per node: owner, age of its key, ticks that it still rests (0: it doesn't), per attempt (bits): acquire
@@ -22,7 +22,6 @@ template <int N, int K> struct RestModel {
   // per attempt: state, ticks since it asked, ticks since it won, what was left when it released
   struct S { Col c[N]; uint8_t st[K], e[K], w[K], left[K]; uint8_t flag; };
   RestCfg cfg;
-  mutable bool truncated = false;
   explicit RestModel(RestCfg c) : cfg(c) {}
   S init() const { S s; memset(&s, 0, sizeof s); return s; }
   void canon(S& s) const { std::sort(s.c, s.c + N, [](const Col& x, const Col& y) { return memcmp(&x, &y, sizeof x) < 0; }); }
@@ -32,7 +31,6 @@ template <int N, int K> struct RestModel {
     return n >= Q;
   }
   enum : uint32_t { TICK, START, ACQ, EXPIRE, HOLD, STOP, REST, AGAIN };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
   template <class F> void next(const S& s, F emit) const {
     S n = s;
     for (int a = 0; a < K; a++) {
@@ -82,8 +80,6 @@ template <int N, int K> struct RestModel {
   const char* bad(const S& s) const {
     return s.flag == 1 ? "E: another wins before the rest is over" : s.flag == 2 ? "F: a node rests for too long" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     static const char* what[] = {"-- tick", "starts, sends acquire", "gets node", "loses by expiry node", "HOLDS", "releases before its time", "rests on node", "releases again on node"};
     const uint32_t t = x & 255; char b[100];

@@ -15,14 +15,13 @@ struct RestoreCfg {
   bool raise = true;          // naive off: the counter stays as it is
   int V = 12;
 };
-template <int N, int K> struct RestoreModel {
+template <int N, int K> struct RestoreModel : Model {
   enum : uint8_t { IDLE, RUN, PH2, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   static constexpr uint8_t NC = 255;
   struct Col { uint8_t owner, ctr, quar, rz, lost, v[K]; };  // lost: whose key a restart took
   struct S { Col c[N]; uint8_t st[K], m[K], fence[K], before[K]; uint8_t crash, flag; };
   RestoreCfg cfg;
-  mutable bool truncated = false;
   explicit RestoreModel(RestoreCfg c) : cfg(c) {}
   S init() const { S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; return s; }
   void canon(S& s) const {
@@ -44,7 +43,6 @@ template <int N, int K> struct RestoreModel {
   }
   int owned(const S& s, int a) const { int n = 0; for (int j = 0; j < N; j++) n += s.c[j].owner == a + 1; return n; }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, BACK, STOP };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
   template <class F> void next(const S& s, F emit) const {
     for (int a = 0; a < K; a++) {
       const uint8_t bit = 1 << a;
@@ -112,8 +110,6 @@ template <int N, int K> struct RestoreModel {
     if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S& t) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;

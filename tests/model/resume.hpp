@@ -16,14 +16,13 @@ struct ResumeCfg {
   bool count = true;       // naive off: the counter is not raised by the exchange
   bool back = false;       // naive: one that gives up puts the old owner's key back also after it has won
 };
-template <int N, int K> struct ResumeModel {
+template <int N, int K> struct ResumeModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   static constexpr uint8_t OLD = K + 1;
   struct Col { uint8_t owner, ctr, v[K]; };
   struct S { Col c[N]; uint8_t st[K], fence[K], seen[K], won, newest, flag; };
   ResumeCfg cfg;
-  mutable bool truncated = false;
   explicit ResumeModel(ResumeCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s);
@@ -33,7 +32,6 @@ template <int N, int K> struct ResumeModel {
   }
   void canon(S& s) const { std::sort(s.c, s.c + N, [](const Col& x, const Col& y) { return memcmp(&x, &y, sizeof x) < 0; }); }
   enum : uint32_t { START, ACQ, GONE, LATE, HOLD, STOP, DEL };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j) { return t | a << 8 | j << 16; }
   template <class F> void next(const S& s, F emit) const {
     for (int a = 0; a < K; a++) {
       const bool resumes = a < cfg.tickets;
@@ -80,8 +78,6 @@ template <int N, int K> struct ResumeModel {
     return s.flag == 1 ? "M: two clients believe they hold the lock" : s.flag == 2 ? "X: a lease was resumed twice"
          : s.flag == 3 ? "R: a later holder got a fence that is not larger" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     static const char* what[] = {"starts, asks all nodes", "gets node", "a key ends on node", "the old acquire comes late to node", "HOLDS", "gives up / finishes; sends release", "releases node"};
     const uint32_t t = x & 255; char b[100];

@@ -18,13 +18,12 @@ struct KeepCfg {
   bool own_clock = true;      // naive off: a floor that is far behind the node's clock is believed
   bool from_value = true;     // naive off: the counter expires `keep` ticks after it was written
 };
-template <int N, int K> struct KeepModel {
+template <int N, int K> struct KeepModel : Model {
   enum : uint8_t { IDLE, RUN, PH2, HELD };
   static constexpr int Q = N / 2 + 1;
   struct Col { uint8_t clk, moved, owner, ctr, until, rz, v[K]; };  // until: the clock at which the counter may expire
   struct S { Col c[N]; uint8_t st[K], m[K], fence[K], before[K]; uint8_t left, begun, flag; };
   KeepCfg cfg;
-  mutable bool truncated = false;
   explicit KeepModel(KeepCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s); s.left = cfg.ticks;
@@ -49,7 +48,6 @@ template <int N, int K> struct KeepModel {
   }
   void write(Col& c, int v) const { c.ctr = v; c.until = (cfg.from_value ? v : c.clk) + cfg.keep; }
   enum : uint32_t { AHEAD, TICK, BACK, EXPIRE, START, ACQ, GONE, P2, RAISE, DECIDE };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
   template <class F> void next(const S& s, F emit) const {
     if (s.left) {
       S t = s; t.left--; t.begun = 1;
@@ -107,8 +105,6 @@ template <int N, int K> struct KeepModel {
     if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;

@@ -43,7 +43,7 @@ struct TimeCfg {
                               // release that counts is the one sent after that deadline
 };
 
-template <int N, int K> struct TimedModel {
+template <int N, int K> struct TimedModel : Model {
   enum : uint8_t { IDLE, RUN, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   // per node: owner, age of the key (capped), quarantine left; per attempt bits: acq executed+counted,
@@ -53,7 +53,6 @@ template <int N, int K> struct TimedModel {
   struct Col { uint8_t owner, age, quar, grant, exe, rel, eack, eexe, res, dbt, two, out; };
   struct S { Col c[N]; uint8_t st[K], e[K], ext[K], e2[K]; uint8_t crash, jump, res; };
   TimeCfg cfg;
-  mutable bool truncated = false;
   explicit TimedModel(TimeCfg c) : cfg(c) {}
   S init() const {
     S s; memset(&s, 0, sizeof s); s.crash = cfg.crashes; s.jump = cfg.jumps; s.res = cfg.restores;
@@ -75,7 +74,6 @@ template <int N, int K> struct TimedModel {
   }
   bool believes(const S& s, int a) const { return s.st[a] == HELD && s.e[a] < cfg.belief; }
   enum : uint32_t { START, ACQ, EXPIRE, DECIDE, TICK, STOP, REL, EXT, EXTN, EXTOK, CRASH, JUMP, ASK, BACK };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
 
   template <class F> void next(const S& s, F emit) const {
     { // --- one tick passes everywhere
@@ -183,8 +181,6 @@ template <int N, int K> struct TimedModel {
         if ((s.c[j].rel >> a & 1) && s.c[j].owner == a + 1) return "Z: a dead attempt owns a node after its release ran there";
     return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S&) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;
@@ -226,14 +222,13 @@ struct HybCfg {
   int T = 8, att = 2, skew = 0, quar = 0, crashes = 1, V = 28;
   bool floors = true, rollback = false;
 };
-template <int N, int K> struct HybridModel {
+template <int N, int K> struct HybridModel : Model {
   enum : uint8_t { IDLE, RUN, PH2, HELD, OVER };
   static constexpr int Q = N / 2 + 1;
   static constexpr uint8_t NC = 255;
   struct Col { uint8_t owner, ctr, quar, v[K], rz; };
   struct S { Col c[N]; uint8_t st[K], e[K], m[K], fence[K], before[K], fl[K]; uint8_t now, crash, flag; };
   HybCfg cfg;
-  mutable bool truncated = false;
   explicit HybridModel(HybCfg c) : cfg(c) {}
   S init() const { S s; memset(&s, 0, sizeof s); s.now = 1 + cfg.skew; s.crash = cfg.crashes; return s; }
   void canon(S& s) const {
@@ -257,7 +252,6 @@ template <int N, int K> struct HybridModel {
   }
   static bool granted(const S& s, int a, int j) { return s.c[j].v[a] && s.c[j].v[a] != NC; }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, TICK };
-  static uint32_t act(uint32_t t, uint32_t a, uint32_t j, uint32_t x = 0) { return t | a << 8 | j << 16 | x << 24; }
   template <class F> void next(const S& s, F emit) const {
     if (s.now < cfg.T) {
       S t = s; t.now++;
@@ -319,8 +313,6 @@ template <int N, int K> struct HybridModel {
     if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
     return nullptr;
   }
-  int goal(const S&) const { return 1; }
-  bool fair(uint32_t) const { return true; }
   std::string show(uint32_t x, const S&, const S& t) const {
     int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
     const char A = 'A' + a, n = '1' + j;
