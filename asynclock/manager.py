@@ -24,7 +24,7 @@ from ._nodes.replicated.acks import Acks
 from ._primitives.base import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
-from ._primitives.lock import FairLock, Lock, fair_spec, resume, spec, spec_of
+from ._primitives.lock import FairLock, Lock, fair_spec, resume, spec
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
@@ -311,11 +311,10 @@ class LockManager(_settings.Answering):
         """
         if wrong := settings.keys() - HoldSettings.__annotations__.keys():
             raise _settings.unknown(wrong)
-        detached, defaults = Detached.read(ticket), self._defaults
-        what = spec_of(detached, defaults.prefix)
-        given: HoldSettings = {"ttl": detached.ttl, **settings}
-        options, _ = defaults.read(given, detached.at_least or None)
-        return await resume(self._engine, what, options, detached)
+        detached = Detached.read(ticket)
+        make: Callable[..., Lock | FairLock] = getattr(self, detached.kind)
+        given: dict[str, Any] = {"at_least": detached.at_least or None, "ttl": detached.ttl}
+        return await resume(make(detached.name, **{**given, **settings}), detached)
 
     async def release_held(
         self, name: str, *, owner: str | None = None, force: bool = False

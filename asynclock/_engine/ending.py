@@ -10,8 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from .. import _clock
 from .._nodes.wire import RELEASE, REST, Command, Failure, Word
@@ -231,16 +230,12 @@ def reserve_now(
 
 def no_ticket(name: str) -> ConfigurationError:
     """Return the error for a lease that can't be detached."""
-    return ConfigurationError(
-        f"the lease on {name!r} can't be detached: only those of lock() and fair_lock() can, so "
-        "hold one of these for the work that another process goes on with",
-        name=name,
-    )
+    text = f"the lease on {name!r} can't be detached: only those of lock() and fair_lock() can"
+    return ConfigurationError(text, name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """What a detached ticket says."""
+class Detached(NamedTuple):
+    """What a detached ticket says: a list in JSON, which begins with VERSION."""
 
     kind: str
     """The method of the manager that makes the lock."""
@@ -254,20 +249,18 @@ class Detached:
     """The seconds of `at_least` that were left."""
 
     @classmethod
-    def of(cls, grant: Grant) -> Self:
-        """Return what the ticket of the lease that has `grant` says."""
-        spec = grant.spec
-        left = max(0.0, grant.held_since + grant.options.at_least - _clock.now())
-        return cls(spec.kind, spec.name, spec.keys[0], grant.owner, grant.fence, grant.ttl, left)
-
-    def written(self) -> bytes:
-        """Return the ticket. Raises ConfigurationError if the name is too long for one."""
-        text = json.dumps({"asynclock": VERSION, **asdict(self)}, separators=(",", ":"))
+    def written(cls, grant: Grant) -> bytes:
+        """Return the ticket of a lease. Raises ConfigurationError if it can't have one."""
+        spec, left = grant.spec, grant.held_since + grant.options.at_least - _clock.now()
+        if not spec.kind:
+            raise no_ticket(spec.name)
+        lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
+        text = json.dumps([VERSION, *cls(spec.kind, spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
             raise ConfigurationError(
                 f"a ticket has at most {LONGEST} bytes, and the name of this lease is too long "
                 "for it: lock a shorter name, such as a hash of this one",
-                name=self.name,
+                name=spec.name,
             )
         return text.encode()
 
@@ -280,20 +273,11 @@ class Detached:
                 f"ticket.encode()), not {type(ticket).__name__}"
             )
         match from_json(ticket) if len(ticket) <= LONGEST else None:
-            case {"asynclock": int(version)} if version != VERSION:
+            case [int(version), *_] if version != VERSION:
                 raise ConfigurationError(
                     f"the ticket has version {version}, but this version of asynclock reads "
                     f"{VERSION}: let all processes that pass tickets on have the same version"
                 )
-            case {
-                "asynclock": 1,
-                "kind": str(kind),
-                "name": str(name),
-                "key": str(key),
-                "owner": str(owner),
-                "fence": int(fence),
-                "ttl": int() | float() as ttl,
-                "at_least": int() | float() as at_least,
-            }:
-                return cls(kind, name, key, owner, fence, ttl, at_least)
+            case [1, "lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as found:
+                return cls(*found[1:])
         raise ConfigurationError(NO_TICKET)

@@ -23,7 +23,7 @@ from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
 from .ask import WakesNext
 from .context import Context, EngineSettings
 from .ending import Release
-from .grant import Grant, LocalQueue
+from .grant import FOREVER, Grant, LocalQueue
 from .outbox import batch_release
 from .renewal import Extended, Renewals, within
 from .spec import LockSpec, QueueKey
@@ -127,21 +127,6 @@ class Engine(Context):
         self.next_in_line(queue)
         return self.release(grant, on_loss, kept=kept)
 
-    def detach(self, grant: Grant) -> None:
-        """End the lease that has `grant` in this process; the nodes keep it for its ttl."""
-        now, queue = _clock.now(), grant.queue
-        if self.observers:
-            held, left = now - grant.held_since, grant.valid_until - now
-            self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
-        self.counts.released += 1
-        if self.messages:
-            self._unpublish(grant)
-        grant.over()
-        self.renewals.remove(grant)
-        if queue is not None:
-            queue.free(grant)
-            self.next_in_line(queue)
-
     def release(
         self,
         grant: Grant,
@@ -154,7 +139,7 @@ class Engine(Context):
 
         on_loss: called with the reason if the replies show that the lease was lost before.
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
-        rest: seconds for which the nodes give the name to nobody.
+        rest: seconds for which the nodes give the name to nobody; FOREVER sends them nothing.
         """
         if self.messages:
             self._unpublish(grant)
@@ -168,7 +153,7 @@ class Engine(Context):
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if grant.spec.form is not None and not kept and not rest:
             batch_release(self, release, joined=queue is not None and queue.asking > 0)
-        else:
+        elif rest < FOREVER:  # else it was detached
             nodes.deliver(release.command(), release, nodes.everyone)
         if kept:  # write it now: the caller's task doesn't wait, and may block the loop
             nodes.write()

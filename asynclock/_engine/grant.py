@@ -171,9 +171,9 @@ class Grant:
         """Stop interrupting `body`."""
         self.bodies = tuple(other for other in self.bodies if other is not body)
 
-    def keep_here(self) -> None:
-        """Let no waiting task of this process take the present lease's grant over."""
-        self.options = replace(self.options, handoff=False)
+    def keep_here(self, **options: Any) -> None:
+        """Change options of the present lease, whose grant no waiting task here may take over."""
+        self.options = replace(self.options, handoff=False, **options)
 
     def ends(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the present lease has ended."""

@@ -24,9 +24,9 @@ from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
 from .context import Vote
-from .ending import SPARE_FENCES, Detached, no_ticket, reserve_ahead
+from .ending import SPARE_FENCES, Detached, reserve_ahead
 from .engine import Engine
-from .grant import Grant, Interruption
+from .grant import FOREVER, Grant, Interruption
 from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
 from .replies import LONGEST_MESSAGE, Message, done, stored
@@ -215,12 +215,10 @@ class Lease(_settings.Answering):
         grant = self._grant
         if grant is None:
             raise self._loss_error()
-        if not grant.spec.kind:
-            raise no_ticket(self.name)
-        ticket = Detached.of(grant).written()
+        ticket = Detached.written(grant)
         await self.extend()
-        self._engine.detach(grant)
-        self._grant, self._outcome = None, True
+        grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
+        self._let_go()
         return ticket
 
     async def publish(self, text: str) -> bool:

@@ -7,19 +7,16 @@ it took, so at most one owner ever replaces the old one at a quorum (tests/model
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
 from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.ending import NO_TICKET, Detached
-from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
 from .._engine.lease import Lease
 from .._engine.refusals import is_owner_id
-from .._engine.spec import LeaseOptions, LockSpec
+from .._engine.spec import LockSpec
 from .._keys import lock_key
 from .._nodes.wire import Script
 from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
@@ -90,44 +87,27 @@ class FairLock(Lockable):
         return await inspect(self._engine, self._spec, "fair_lock")
 
 
-SPECS: Final[dict[str, Callable[[str, str], LockSpec]]] = {MUTEX.kind: spec, FAIR.kind: fair_spec}
-"""For each kind of lock whose leases can be detached: what returns its spec."""
-ENDED: Final = "it has ended, or another resume took it"
-
-
-def spec_of(detached: Detached, prefix: str) -> LockSpec:
-    """Return the spec of the lock of a detached lease.
-
-    Raises ConfigurationError if it is no lease of ours, or if managers with this prefix have no
-    such lock.
-    """
+async def resume(lock: Lockable, detached: Detached) -> Lease:
+    """Take a detached lease over, by one attempt: if that fails, a second one would, too."""
+    spec, ended = lock._spec, "it has ended, or another resume took it"
+    if spec.keys[0] != detached.key:
+        raise ConfigurationError(
+            "the ticket is of a manager with another prefix, or is damaged: resume the lease with "
+            f"the prefix that the detaching manager has; this one's key is {spec.keys[0]!r}",
+            name=spec.name,
+        )
     if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
         raise ConfigurationError(NO_TICKET)
-    make = SPECS.get(detached.kind)
-    spec = make and make(prefix, _settings.name(detached.name))
-    if spec is None or spec.keys[0] != detached.key:
-        raise ConfigurationError(
-            "the ticket is of a manager with another prefix, or is damaged: resume the lease "
-            f"with the prefix that the detaching manager has; this one's is {prefix!r}",
-            name=detached.name,
-        )
-    return spec
-
-
-async def resume(
-    engine: Engine, spec: LockSpec, options: LeaseOptions, detached: Detached
-) -> Lease:
-    """Take a detached lease over, by one attempt: if that fails, a second one would, too."""
     # No local queue: tasks of this process that wait in it must not keep this call out.
     beside = replace(spec, queue_key=None, exempt=(detached.owner,))
     try:
-        lease = await Acquire(engine, beside, options, None, once=True)
+        lease = await Acquire(lock._engine, beside, lock._options, None, once=True)
     except NotAcquiredError as error:
         raise LeaseLostError(
             f"the detached lease on {spec.name!r} (fence {detached.fence}) can't be resumed: "
-            f"{ENDED}{f'; {error}' * bool(error.owner)}",
+            f"{ended}{f'; {error}' * bool(error.owner)}",
             name=spec.name,
-            reason=ENDED,
+            reason=ended,
             owner=detached.owner,
             fence=detached.fence,
         ) from None
