@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from .. import _settings
 from .._engine.replies import from_json
@@ -26,12 +26,8 @@ ERRORS = 500
 """Answers from this status on are not kept: the next request with the key tries again."""
 
 
-class Answer(NamedTuple):
-    """A kept answer, or a problem that says why no answer is repeated."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
+Answer = tuple[bytes, int, dict[str, str]]
+"""The body, the status and the headers of an answer that is kept, or that says why none is."""
 
 
 class Idempotent:
@@ -40,13 +36,10 @@ class Idempotent:
     def __init__(
         self, keep: float, scope: Callable[[Any], str] | None, settings: dict[str, Any]
     ) -> None:
-        if "retry_after" in settings:
-            raise _settings.unknown(["retry_after"])
         if scope is not None:
             _settings.callback(scope, "scope")
-        _, given = declared({"timeout": 0, **settings})
-        self._settings: dict[str, Any] = {"keep": _settings.seconds(keep, "keep"), **given}
         self._scope = scope
+        self._settings = {"keep": _settings.seconds(keep, "keep")} | declared(settings)
 
     async def answer(
         self,
@@ -55,13 +48,14 @@ class Idempotent:
         url: str,
         read: Callable[[], Awaitable[bytes]],
         handle: Callable[[], Awaitable[T]],
-    ) -> T | Answer:
-        """Return what `handle` answers to `request`, or the answer that is kept for its key."""
+        make: Callable[[bytes, int, dict[str, str]], T],
+    ) -> T:
+        """Return what `handle` answers to `request`; or `make` the answer that its key has got."""
         key = request.headers.get(HEADER)
         if key is None or request.method in SAFE:
             return await handle()
         if not key:
-            return _problem(400, "unusable-key", "This Idempotency-Key is empty")
+            return make(*_problem(400, "unusable-key", "This Idempotency-Key is empty"))
         scope = "" if self._scope is None else self._scope(request)
         # Hashed, because any text may come from a client, and not any text is a name.
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
@@ -72,27 +66,25 @@ class Idempotent:
                 response = await handle()
                 _keep(run, asked, response)
                 return response
-        return _kept(run, asked)
+        return make(*_kept(run, asked))
 
 
 def _kept(run: Run, request: str) -> Answer:
-    if isinstance(run.result, bytes):
-        head, _, body = run.result.partition(b"\n")
-        match from_json(head):
-            case [str(asked), *_] if asked != request:
-                return _problem(
-                    422, "reused-key", "This Idempotency-Key belongs to another request"
-                )
-            case [_, int(status), None | str() as kind]:
-                return Answer(status, {} if kind is None else {"Content-Type": kind}, body)
-            case [_]:
-                return _problem(410, "unkept-answer", "This was done; its answer can't be repeated")
+    stored = run.result if isinstance(run.result, bytes) else b""
+    head, _, body = stored.partition(b"\n")
+    match from_json(head):
+        case [str(asked), *_] if asked != request:
+            return _problem(422, "reused-key", "This Idempotency-Key belongs to another request")
+        case [_, int(status), None | str() as kind]:
+            return body, status, {} if kind is None else {"Content-Type": kind}
+        case [_]:
+            return _problem(410, "unkept-answer", "This was done; its answer can't be repeated")
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
 def _problem(status: int, kind: str, title: str) -> Answer:
     problem = Problem(status, kind, title)
-    return Answer(status, {**problem.headers, "Content-Type": MEDIA_TYPE}, problem.body)
+    return problem.body, status, {**problem.headers, "Content-Type": MEDIA_TYPE}
 
 
 def _keep(run: Run, request: str, response: Any) -> None:
@@ -102,10 +94,10 @@ def _keep(run: Run, request: str, response: Any) -> None:
     server is not kept.
     """
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
-    body = getattr(response, "body", "a stream has none")
-    body = b"" if body is None else body
     if status >= ERRORS:
         return
+    body = getattr(response, "body", "a stream has none")
+    body = b"" if body is None else body
     answer = json.dumps([request, status, response.headers.get("Content-Type")]).encode() + b"\n"
     if isinstance(body, bytes | bytearray | memoryview) and len(answer) + len(body) <= LARGEST:
         run.finish(answer + bytes(body))

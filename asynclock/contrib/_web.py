@@ -318,19 +318,17 @@ class RouteSettings(LockSettings, total=False):
     """Seconds to advise a client that found the lock held (default: those of the error)."""
 
 
-def declared(settings: dict[str, Any]) -> tuple[float | None, dict[str, Any]]:
-    """Return the `retry_after` of a route and the settings of its lock, checked without a manager.
+def declared(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a route's lock, checked without a manager.
 
     Raises ConfigurationError, or TypeError for a setting that does not exist.
     """
-    given = settings.pop("retry_after", None)
-    retry_after = _settings.optional_seconds(given, "retry_after", zero=True)
     if wrong := settings.keys() - LockSettings.__annotations__.keys():
         raise _settings.unknown(wrong)
     for setting in ("ttl", "timeout", "max_hold"):
         _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
     _settings.handoff(settings.get("handoff", True))
-    return retry_after, settings
+    return settings
 
 
 class RouteLock:
@@ -338,7 +336,9 @@ class RouteLock:
 
     def __init__(self, name: object, settings: dict[str, Any]) -> None:
         self._name = name
-        self._retry_after, self._settings = declared(settings)
+        retry_after = settings.pop("retry_after", None)
+        self._retry_after = _settings.optional_seconds(retry_after, "retry_after", zero=True)
+        self._settings = declared(settings)
 
     @property
     def waits_for_ever(self) -> bool:

@@ -70,6 +70,8 @@ if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
     _SOCKET = web.RequestKey("asynclock_socket", web.WebSocketResponse)
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
+HandlerOf = Callable[[S], Awaitable[web.StreamResponse]]
+"""A handler that aiohttp can call with such an argument."""
 Name = str | Callable[[web.Request], str]
 _declared: WeakKeyDictionary[Callable[..., Any], RouteLock] = WeakKeyDictionary()
 """The lock of each decorated handler."""
@@ -260,10 +262,7 @@ def _manager_of(request: web.Request) -> LockManager | None:
 
 def locked(
     name: Name, **settings: Unpack[RouteSettings]
-) -> Callable[
-    [Callable[[S, Lease], Awaitable[web.StreamResponse]]],
-    Callable[[S], Awaitable[web.StreamResponse]],
-]:
+) -> Callable[[Callable[[S, Lease], Awaitable[web.StreamResponse]]], HandlerOf[S]]:
     """Decorate a handler, which takes a request and a lease, to run while it holds mutex `name`.
 
     The handler is a function or a method of a `web.View`. A loss of the lease interrupts the
@@ -280,9 +279,7 @@ def locked(
     check_name(name)
     lock = RouteLock(name, {**settings})
 
-    def decorate(
-        handler: Callable[[S, Lease], Awaitable[web.StreamResponse]],
-    ) -> Callable[[S], Awaitable[web.StreamResponse]]:
+    def decorate(handler: Callable[[S, Lease], Awaitable[web.StreamResponse]]) -> HandlerOf[S]:
         @functools.wraps(handler)
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
@@ -335,9 +332,7 @@ def idempotent(
     keep: float = DEFAULT_KEEP,
     scope: Callable[[web.Request], str] | None = None,
     **settings: Unpack[LockSettings],
-) -> Callable[
-    [Callable[[S], Awaitable[web.StreamResponse]]], Callable[[S], Awaitable[web.StreamResponse]]
-]:
+) -> Callable[[HandlerOf[S]], HandlerOf[S]]:
     """Decorate a handler, so that it answers once for each header `Idempotency-Key`.
 
         @routes.post("/payments")
@@ -351,19 +346,18 @@ def idempotent(
         scope: a function of the request that returns whose key it is, such as the user's id.
         settings: those of `LockManager.lock`; `timeout` is 0 by default.
     """
-    keyed = Idempotent(keep, scope, {**settings})
+    keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 
-    def decorate(
-        handler: Callable[[S], Awaitable[web.StreamResponse]],
-    ) -> Callable[[S], Awaitable[web.StreamResponse]]:
+    def answer(body: bytes, status: int, headers: dict[str, str]) -> web.StreamResponse:
+        return web.Response(body=body, status=status, headers=headers)
+
+    def decorate(handler: HandlerOf[S]) -> HandlerOf[S]:
         @functools.wraps(handler)
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
             locks, work = locks_of(request), functools.partial(handler, first)
-            found = await keyed.answer(locks, request, request.path_qs, request.read, work)
-            if isinstance(found, web.StreamResponse):
-                return found
-            return web.Response(status=found.status, body=found.body, headers=found.headers)
+            url, read = request.path_qs, request.read
+            return await keyed.answer(locks, request, url, read, work, answer)
 
         return wrapper
 

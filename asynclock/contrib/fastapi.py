@@ -295,7 +295,7 @@ def idempotent(
             Without one, a client that knows another one's key and request gets the answer, too.
         settings: those of `LockManager.lock`; `timeout` is 0 by default.
     """
-    keyed = Idempotent(keep, scope, {**settings})
+    keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 
     class Route(IdempotentRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -304,10 +304,7 @@ def idempotent(
             async def answer(request: Request) -> Response:
                 locks, work = locks_of(request), functools.partial(handle, request)
                 url = f"{request.url.path}?{request.url.query}"
-                found = await keyed.answer(locks, request, url, request.body, work)
-                if isinstance(found, Response):
-                    return found
-                return Response(found.body, found.status, found.headers)
+                return await keyed.answer(locks, request, url, request.body, work, Response)
 
             return answer
 
