@@ -17,6 +17,7 @@ from tests.nodes.virtual_servers import (
     key_of,
     met,
     name_on,
+    played_on,
     slot_of,
 )
 from tests.tables.inside import now, renew_now
@@ -37,10 +38,9 @@ def looks(server: Server) -> int:
     return len(server.asked_for("CLUSTER", "SLOTS"))
 
 
-@in_virtual_time
-async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(VirtualCluster)
+async def test_each_name_is_locked_where_its_slot_is(cluster: VirtualCluster) -> None:
     """A Cluster keeps no record of the fleet's nodes: its key would be on one server of it."""
-    cluster = VirtualCluster(monkeypatch)
     async with connect(cluster) as locks:
         for number, server in enumerate(cluster.primaries):
             name = name_on(number)
@@ -58,12 +58,11 @@ async def test_each_name_is_locked_where_its_slot_is(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("redirect", ["MOVED", "ASK"])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_mark_whose_slot_moves_delays_only_its_server(
-    monkeypatch: pytest.MonkeyPatch, redirect: str
+    cluster: VirtualCluster, redirect: str
 ) -> None:
     """The server is not used without its mark, and no other command follows that redirect."""
-    cluster = VirtualCluster(monkeypatch)
     source, target = cluster.primaries[:2]
     source.odd[0] = f"{redirect} 0 {target.host}:7000"
     async with connect(cluster) as locks:
@@ -92,10 +91,9 @@ async def test_a_plain_url_of_its_server_is_a_mistake(
         assert now() - began < 0.01
 
 
-@in_virtual_time
-async def test_each_lease_is_renewed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(VirtualCluster, primaries=1)
+async def test_each_lease_is_renewed_alone(cluster: VirtualCluster) -> None:
     """The keys of a command must be in one slot, also if one server has both slots."""
-    cluster = VirtualCluster(monkeypatch, primaries=1)
     (server,) = cluster.primaries
     async with connect(cluster) as locks:
         leases = [await locks.lock(name).acquire() for name in "ab"]
@@ -107,10 +105,10 @@ async def test_each_lease_is_renewed_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("pushes", [True, False])
-@in_virtual_time
-async def test_a_release_wakes_the_waiter(monkeypatch: pytest.MonkeyPatch, *, pushes: bool) -> None:
+@played_on(VirtualCluster)
+async def test_a_release_wakes_the_waiter(cluster: VirtualCluster, *, pushes: bool) -> None:
     """Where one server sends no pushes, no waiter counts on them."""
-    cluster, name = VirtualCluster(monkeypatch), name_on(1)
+    name = name_on(1)
     server = cluster.primaries[1]
     if not pushes:
         server.instead[b"CLIENT"] = lambda _words: ReplyError("ERR unknown command")
@@ -126,12 +124,11 @@ async def test_a_release_wakes_the_waiter(monkeypatch: pytest.MonkeyPatch, *, pu
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
-    monkeypatch: pytest.MonkeyPatch, epoch: int
+    cluster: VirtualCluster, epoch: int
 ) -> None:
     """The new server pushes nothing to a connection that asked for it elsewhere."""
-    cluster = VirtualCluster(monkeypatch)
     server = cluster.primaries[0]
     async with connect(cluster, **LONG) as here, connect(cluster, **LONG) as there:
         await met(there)
@@ -156,10 +153,9 @@ async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
 # ---- views
 
 
-@in_virtual_time
-async def test_a_view_is_read_about_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(VirtualCluster)
+async def test_a_view_is_read_about_once_a_second(cluster: VirtualCluster) -> None:
     """Also after somebody wanted one sooner, which takes a moment each time."""
-    cluster = VirtualCluster(monkeypatch)
     server = cluster.primaries[0]
     async with connect(cluster) as locks:
         await met(locks)
@@ -177,11 +173,10 @@ async def test_a_view_is_read_about_once_a_second(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("why", ["dead", "not confirmed"])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
-    monkeypatch: pytest.MonkeyPatch, why: str
+    cluster: VirtualCluster, why: str
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     old, watcher, other = cluster.primaries
     async with connect(cluster) as locks:
         await met(locks)
@@ -195,9 +190,8 @@ async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
         assert looks(watcher) - before >= 6
 
 
-@in_virtual_time
-async def test_a_slot_that_nobody_serves_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = VirtualCluster(monkeypatch)
+@played_on(VirtualCluster)
+async def test_a_slot_that_nobody_serves_is_waited_for(cluster: VirtualCluster) -> None:
     whole = cluster.shards
     async with connect(cluster) as locks:
         await met(locks)
@@ -213,11 +207,8 @@ async def test_a_slot_that_nobody_serves_is_waited_for(monkeypatch: pytest.Monke
             assert now() - began < 0.2, "the view is read as soon as somebody wants it"
 
 
-@in_virtual_time
-async def test_an_acquire_waits_for_the_first_view_and_not_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
+@played_on(VirtualCluster)
+async def test_an_acquire_waits_for_the_first_view_and_not_longer(cluster: VirtualCluster) -> None:
     shards = cluster.shards
     cluster.tell([])
     async with connect(cluster) as locks:
@@ -235,12 +226,11 @@ async def test_an_acquire_waits_for_the_first_view_and_not_longer(
 
 
 @pytest.mark.parametrize("met_before", [False, True])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_wrong_password_is_a_mistake_and_no_wait(
-    monkeypatch: pytest.MonkeyPatch, *, met_before: bool
+    cluster: VirtualCluster, *, met_before: bool
 ) -> None:
     """Also for a call that came before the servers were met; the second time, it is known."""
-    cluster = VirtualCluster(monkeypatch)
     for server in cluster.servers:
         server.instead[b"HELLO"] = lambda _words: ReplyError("WRONGPASS invalid")
     locks, began = connect(cluster), now()
@@ -256,12 +246,11 @@ async def test_a_wrong_password_is_a_mistake_and_no_wait(
     await locks.aclose()
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
     """Of a server that was cut off, and is the only one that answers."""
-    cluster = VirtualCluster(monkeypatch)
     old, (first, second, third) = cluster.shards, cluster.primaries
     cluster.tell(cluster.replaced(first, cluster.spare), epoch=2)
     cluster.tell(old, to=[third])
@@ -279,12 +268,9 @@ async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
 # ---- primaries
 
 
-@in_virtual_time
-async def test_a_primary_that_most_others_do_not_name_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(VirtualCluster, replicas=2)
+async def test_a_primary_that_most_others_do_not_name_is_not_used(cluster: VirtualCluster) -> None:
     """Its own replicas may name it: they are cut off together with it."""
-    cluster = VirtualCluster(monkeypatch, replicas=2)
     async with connect(cluster) as locks:
         await met(locks)
         for server in cluster.primaries[1:]:
@@ -295,12 +281,11 @@ async def test_a_primary_that_most_others_do_not_name_is_not_used(
 
 
 @pytest.mark.parametrize("becomes_known", [True, False])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_new_primary_is_asked_once_most_others_confirm_it(
-    monkeypatch: pytest.MonkeyPatch, *, becomes_known: bool
+    cluster: VirtualCluster, *, becomes_known: bool
 ) -> None:
     """A call waits for that: most servers may know it a moment later. Until then, no mark."""
-    cluster = VirtualCluster(monkeypatch)
     shards = cluster.replaced(cluster.primaries[0], cluster.spare)
     cause = "spare:7000: only 1 of 3 primaries confirm it as a primary"
     async with connect(cluster) as locks:
@@ -324,11 +309,10 @@ async def test_a_new_primary_is_asked_once_most_others_confirm_it(
                 await locks.lock(NAME).try_acquire()
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     cluster.primaries[0].info["role"] = "slave"
     async with connect(cluster) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError, match="c0:7000: it is a replica"):
@@ -337,12 +321,9 @@ async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
             pass
 
 
-@in_virtual_time
-async def test_a_frozen_server_does_not_make_the_others_doubtful(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(VirtualCluster)
+async def test_a_frozen_server_does_not_make_the_others_doubtful(cluster: VirtualCluster) -> None:
     """However long a node timeout is, two looks end while the last confirmation counts."""
-    cluster = VirtualCluster(monkeypatch)
     async with connect(cluster, node_timeout=8.0, **LONG) as locks:
         await met(locks)
         cluster.primaries[2].freeze()
@@ -353,11 +334,9 @@ async def test_a_frozen_server_does_not_make_the_others_doubtful(
             await asyncio.sleep(0.5)
 
 
-@in_virtual_time
-async def test_what_a_server_lacks_is_told_until_it_votes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster, name = VirtualCluster(monkeypatch), name_on(1)
+@played_on(VirtualCluster)
+async def test_what_a_server_lacks_is_told_until_it_votes_again(cluster: VirtualCluster) -> None:
+    name = name_on(1)
     server = cluster.primaries[1]
     async with connect(cluster) as locks:
         await met(locks)
@@ -370,9 +349,8 @@ async def test_what_a_server_lacks_is_told_until_it_votes_again(
             assert locks.nodes()[0].cause == ""
 
 
-@in_virtual_time
-async def test_a_cluster_votes_when_its_last_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = VirtualCluster(monkeypatch)
+@played_on(VirtualCluster)
+async def test_a_cluster_votes_when_its_last_server_does(cluster: VirtualCluster) -> None:
     young = cluster.primaries[1]
     async with connect(cluster, restart_guard=True) as locks:
         await until(lambda: locks.nodes()[0].state == "up", timeout=60)
@@ -395,11 +373,10 @@ async def test_a_cluster_votes_when_its_last_server_does(monkeypatch: pytest.Mon
         assert await seconds_until(ready.done) < 0.01
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_server_that_may_evict_keys_is_refused_in_a_cluster_as_well(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     cluster.primaries[2].info = {"maxmemory": 1000, "maxmemory_policy": "allkeys-lru"}
     locks = connect(cluster, strict=True)
     with pytest.raises(asynclock.ConfigurationError, match="evict"):
@@ -410,11 +387,10 @@ async def test_a_server_that_may_evict_keys_is_refused_in_a_cluster_as_well(
 # ---- servers that come and go
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_servers_that_left_the_cluster_are_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     old = cluster.primaries[0]
     async with connect(cluster) as locks:
         await met(locks)
@@ -461,12 +437,12 @@ async def test_only_servers_of_the_view_are_asked_for_it(
 
 
 @pytest.mark.parametrize("jumping", ["all", "one", "a newcomer"])
-@in_virtual_time
+@played_on(VirtualCluster, replicas=1)
 async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
-    monkeypatch: pytest.MonkeyPatch, jumping: str
+    cluster: VirtualCluster, jumping: str
 ) -> None:
     """A lease may be on that server. All are asked: perhaps our own clock stood still."""
-    cluster, name = VirtualCluster(monkeypatch, replicas=1), name_on(1)
+    name = name_on(1)
     async with connect(cluster, ttl=60, max_ttl=60) as locks:
         await met(locks)
         servers: list[ClusterServer] = cluster.primaries[:1]
@@ -499,10 +475,11 @@ def acknowledge(cluster: VirtualCluster, count: int) -> None:
         server.instead[b"WAIT"] = lambda _words: count
 
 
-@in_virtual_time
-async def test_replicas_that_any_primary_had_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(VirtualCluster, replicas=1)
+async def test_replicas_that_any_primary_had_may_come_back(
+    cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a failover, the new primary has fewer. A Cluster without any is a mistake."""
-    cluster = VirtualCluster(monkeypatch, replicas=1)
     acknowledge(cluster, 1)
     heir = cluster.replicas[0][0]
     async with connect(cluster, acks=1) as locks:
@@ -521,12 +498,12 @@ async def test_replicas_that_any_primary_had_may_come_back(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("timeout", [0, 0.05, 0.9])
 @pytest.mark.parametrize("slow", ["all", "the second", "the last"])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_timeout_for_several_names_is_kept_and_no_key_is_left(
-    monkeypatch: pytest.MonkeyPatch, timeout: float, slow: str
+    cluster: VirtualCluster, timeout: float, slow: str
 ) -> None:
     """The servers are slow, and each name is on another one."""
-    cluster, trip, patience = VirtualCluster(monkeypatch), 0.35, 0.5
+    trip, patience = 0.35, 0.5
     names = [name_on(number) for number in range(3)]
     slowed = {"all": [0, 1, 2], "the second": [1], "the last": [2]}[slow]
 

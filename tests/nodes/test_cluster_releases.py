@@ -8,9 +8,18 @@ import pytest
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until, start
-from tests.nodes.virtual_servers import VirtualCluster, connect, kept, key_of, met, name_on, slot_of
+from tests.nodes.virtual_servers import (
+    VirtualCluster,
+    connect,
+    kept,
+    key_of,
+    met,
+    name_on,
+    played_on,
+    slot_of,
+)
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import until
 
 LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
 NAME = name_on(0)
@@ -19,16 +28,15 @@ SPLIT = "TRYAGAIN Multiple keys request during rehashing of slot"
 
 
 @pytest.mark.parametrize("newcomer", [False, True])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
-    monkeypatch: pytest.MonkeyPatch, *, newcomer: bool
+    cluster: VirtualCluster, *, newcomer: bool
 ) -> None:
     """For this once, so the next one begins where the slot still is.
 
     ASKING also goes before the script's source, which a server gets that doesn't know the script.
     A newcomer got all scripts when we connected.
     """
-    cluster = VirtualCluster(monkeypatch)
     source = cluster.primaries[0]
     target = cluster.spare if newcomer else cluster.primaries[1]
     async with connect(cluster) as locks:
@@ -49,12 +57,11 @@ async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
             assert await source.command("GET", key_of(NAME)) == other.owner
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_after_a_slot_has_moved_its_new_server_is_asked_first(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
     """At once, before the next view."""
-    cluster = VirtualCluster(monkeypatch)
     source, target = cluster.primaries[:2]
     async with connect(cluster) as locks:
         await met(locks)
@@ -75,11 +82,10 @@ async def test_after_a_slot_has_moved_its_new_server_is_asked_first(
         assert len(source.asked_for("CLUSTER", "SLOTS")) > views, "the view is read again soon"
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_slot_that_moved_to_a_server_outside_of_the_view_waits_for_the_next_one(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     async with connect(cluster) as locks:
         await met(locks)
         cluster.tell(cluster.moved(SLOT, cluster.spare), epoch=2)
@@ -90,12 +96,11 @@ async def test_a_slot_that_moved_to_a_server_outside_of_the_view_waits_for_the_n
 
 
 @pytest.mark.parametrize("host", ["c1", ""])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_redirects_in_a_circle_are_followed_a_few_times_only(
-    monkeypatch: pytest.MonkeyPatch, host: str
+    cluster: VirtualCluster, host: str
 ) -> None:
     """A server that does not know its own name leaves it out: it means itself."""
-    cluster = VirtualCluster(monkeypatch)
     first, second = cluster.primaries[:2]
     async with connect(cluster) as locks:
         await met(locks)
@@ -121,11 +126,8 @@ class Few(dict[int, str]):
         return SPLIT if self._left > 0 else None
 
 
-@in_virtual_time
-async def test_while_a_slot_is_split_a_command_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = VirtualCluster(monkeypatch)
+@played_on(VirtualCluster)
+async def test_while_a_slot_is_split_a_command_is_tried_again(cluster: VirtualCluster) -> None:
     source = cluster.primaries[0]
     async with connect(cluster, node_timeout=2.0) as locks:
         await met(locks)
@@ -141,15 +143,14 @@ async def test_while_a_slot_is_split_a_command_is_tried_again(
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+    cluster: VirtualCluster, kind: str
 ) -> None:
     """Its release was answered already: the name would be locked for a ttl, with no owner.
 
     A semaphore's acquire looks at more keys than its release.
     """
-    cluster = VirtualCluster(monkeypatch)
     source = cluster.primaries[0]
     async with connect(cluster, node_timeout=5.0, **LONG) as locks:
         await met(locks)
@@ -169,12 +170,9 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
 
 
 @pytest.mark.parametrize("how", ["dead", "frozen"])
-@in_virtual_time
-async def test_a_release_goes_to_the_heir_of_its_primary(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+@played_on(VirtualCluster)
+async def test_a_release_goes_to_the_heir_of_its_primary(cluster: VirtualCluster, how: str) -> None:
     """As soon as the next view names it."""
-    cluster = VirtualCluster(monkeypatch)
     old, heir = cluster.primaries[0], cluster.spare
     async with connect(cluster, **LONG) as locks:
         await met(locks)
@@ -195,12 +193,9 @@ async def test_a_release_goes_to_the_heir_of_its_primary(
         assert await seconds_until(free) < 0.1
 
 
-@in_virtual_time
-async def test_a_release_that_is_sent_again_follows_its_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(VirtualCluster)
+async def test_a_release_that_is_sent_again_follows_its_slot(cluster: VirtualCluster) -> None:
     """Before the client has read the view in which the slot has moved."""
-    cluster = VirtualCluster(monkeypatch)
     source, target = cluster.primaries[:2]
     async with connect(cluster, **LONG) as locks:
         lease = await locks.lock(NAME).acquire()
@@ -218,11 +213,10 @@ async def test_a_release_that_is_sent_again_follows_its_slot(
 
 
 @pytest.mark.parametrize(("ttl", "sent"), [(1.5, 0), (60.0, 1)])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_release_is_kept_for_as_long_as_it_matters(
-    monkeypatch: pytest.MonkeyPatch, ttl: float, sent: int
+    cluster: VirtualCluster, ttl: float, sent: int
 ) -> None:
-    cluster = VirtualCluster(monkeypatch)
     server, whole = cluster.primaries[0], cluster.shards
     async with connect(cluster, node_timeout=0.3, max_ttl=100) as locks:
         await met(locks)
@@ -238,12 +232,11 @@ async def test_a_release_is_kept_for_as_long_as_it_matters(
 
 
 @pytest.mark.parametrize("place", ["waits for a view", "is kept for later", "server is away"])
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_a_close_waits_for_the_server_that_a_release_needs(
-    monkeypatch: pytest.MonkeyPatch, place: str
+    cluster: VirtualCluster, place: str
 ) -> None:
     """It has the lease still, and gets its release."""
-    cluster = VirtualCluster(monkeypatch)
     server, whole = cluster.primaries[0], cluster.shards
     server.durable = True
     locks = connect(cluster, node_timeout=2.0, **LONG)
@@ -272,12 +265,11 @@ async def test_a_close_waits_for_the_server_that_a_release_needs(
     await releasing
 
 
-@in_virtual_time
+@played_on(VirtualCluster)
 async def test_closing_a_manager_that_never_met_its_cluster_takes_no_time(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: VirtualCluster,
 ) -> None:
     """Each command is answered at once; no task stays, not even of a server that is frozen."""
-    cluster = VirtualCluster(monkeypatch)
     cluster.tell([])
     cluster.primaries[0].freeze()
     locks = connect(cluster, node_timeout=2.0)

@@ -23,7 +23,11 @@ from tests.engine.virtual_nodes import (
     virtual,
     virtual_single,
 )
-from tests.nodes.virtual_servers import Server, alone
+from tests.nodes.virtual_servers import (
+    Server,
+    alone,
+    played_on,
+)
 from tests.tables.inside import now, renew_now
 from tests.waiting import in_virtual_time, until
 
@@ -37,11 +41,10 @@ MAX_TTL = 30.0
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-@in_virtual_time
+@played_on(alone, replicas=1)
 async def test_a_server_that_falls_silent_is_stalled_then_up_again_or_down(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, acks: int
+    server: Server, caplog: pytest.LogCaptureFixture, acks: int
 ) -> None:
-    server = alone(monkeypatch, replicas=1)
     async with asynclock.connect(URL, acks=acks, restart_guard=False, **SETTINGS) as locks:
         for thaws in (True, False):
             async with locks.lock("a", timeout=5):
@@ -61,11 +64,8 @@ async def test_a_server_that_falls_silent_is_stalled_then_up_again_or_down(
     assert any(re.search(r"down: no answer for [45]\.\d s", one.message) for one in caplog.records)
 
 
-@in_virtual_time
-async def test_a_link_that_is_too_far_says_which_setting_to_raise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch)
+@played_on(alone)
+async def test_a_link_that_is_too_far_says_which_setting_to_raise(server: Server) -> None:
     server.way.seconds = 0.24
     words = "no answer within node_timeout=0.25 s; a round trip took 0.48 s: raise node_timeout"
     async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": 0.25}) as locks:
@@ -93,11 +93,8 @@ async def test_so_does_a_new_client(
                 await locks.lock("a").acquire(timeout=timeout)
 
 
-@in_virtual_time
-async def test_raising_node_timeout_helps_however_far_the_server_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch)
+@played_on(alone)
+async def test_raising_node_timeout_helps_however_far_the_server_is(server: Server) -> None:
     server.way.seconds = 1.2
     async with asynclock.connect(URL, node_timeout=3.0, max_ttl=600.0) as locks:
         async with locks.lock("a", timeout=10):
@@ -105,12 +102,11 @@ async def test_raising_node_timeout_helps_however_far_the_server_is(
 
 
 @pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])
-@in_virtual_time
+@played_on(alone)
 async def test_a_stalled_link_is_closed_soon(
-    monkeypatch: pytest.MonkeyPatch, node_timeout: float, patience: float
+    server: Server, node_timeout: float, patience: float
 ) -> None:
     """And however short the node timeout is, not because of a moment's silence."""
-    server = alone(monkeypatch)
     settings = {**SETTINGS, "node_timeout": node_timeout, "max_ttl": 600.0}
     async with asynclock.connect(URL, **settings) as locks:
         await asyncio.sleep(0.3)
@@ -131,12 +127,9 @@ async def test_a_push_that_was_lost_with_its_connection_is_not_waited_for(on: No
     assert await seconds_until(waiting.done) < 0.1
 
 
-@in_virtual_time
-async def test_a_release_that_ran_before_its_acquire_is_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(alone)
+async def test_a_release_that_ran_before_its_acquire_is_repeated(server: Server) -> None:
     """The acquire met a server without its script, which another client then loaded."""
-    server = alone(monkeypatch)
     async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("warm"):
         sources = [words[2] for words in server.asked_for("SCRIPT", "LOAD")]
         server.forget_scripts()
@@ -153,11 +146,8 @@ async def test_a_release_that_ran_before_its_acquire_is_repeated(
         assert server.keys.get(KEY) is None
 
 
-@in_virtual_time
-async def test_a_push_that_is_no_invalidation_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch)
+@played_on(alone)
+async def test_a_push_that_is_no_invalidation_changes_nothing(server: Server) -> None:
     async with asynclock.connect(URL, **SETTINGS) as locks, locks.lock("a") as lease:
         for client in server.talking:
             client.push([b"message", b"channel", b"asynclock:a"])
@@ -165,12 +155,9 @@ async def test_a_push_that_is_no_invalidation_changes_nothing(
         assert locks.nodes()[0].state == "up"
 
 
-@in_virtual_time
-async def test_a_renewal_of_many_leases_takes_a_server_no_long_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(alone)
+async def test_a_renewal_of_many_leases_takes_a_server_no_long_time(server: Server) -> None:
     """Others wait while a server executes a command."""
-    server = alone(monkeypatch)
 
     def renewals() -> list[int]:
         found = [words for words in server.asked_for("EVALSHA") if b"extend" in words]
@@ -234,11 +221,11 @@ async def test_when_all_clocks_jumped_ours_stood_still_and_leases_end_sooner(on:
     assert lease.remaining() == pytest.approx(before - 3, abs=0.1)
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_a_node_whose_clock_jumped_is_told_of_as_one_that_does_not_vote(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, events = alone(monkeypatch), list[Any]()
+    events = list[Any]()
     async with asynclock.connect(URL, observers=[events.append], **SETTINGS) as locks:
         async with locks.lock("a"):
             await asyncio.sleep(1)
@@ -253,12 +240,11 @@ async def test_a_node_whose_clock_jumped_is_told_of_as_one_that_does_not_vote(
 
 
 @pytest.mark.parametrize("busy", [0.1, 0.4, 0.9])
-@in_virtual_time
+@played_on(alone)
 async def test_an_idle_link_is_asked_for_the_clock_each_third_of_max_ttl(
-    monkeypatch: pytest.MonkeyPatch, busy: float
+    server: Server, busy: float
 ) -> None:
     """Whenever the last reply came: no reading is older, and each costs one request."""
-    server = alone(monkeypatch)
     async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:
         await locks.ready()
         await asyncio.sleep(busy)
@@ -271,11 +257,10 @@ async def test_an_idle_link_is_asked_for_the_clock_each_third_of_max_ttl(
 
 
 @pytest.mark.parametrize("tracking", [False, True])
-@in_virtual_time
+@played_on(alone)
 async def test_what_no_push_tells_is_asked_for_at_intervals(
-    monkeypatch: pytest.MonkeyPatch, *, tracking: bool
+    server: Server, *, tracking: bool
 ) -> None:
-    server = alone(monkeypatch)
     if not tracking:
         server.instead[b"CLIENT"] = lambda _words: ReplyError("NOPERM no right")
     async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:
@@ -287,12 +272,9 @@ async def test_what_no_push_tells_is_asked_for_at_intervals(
         assert "its keys were flushed" in locks.nodes()[0].cause
 
 
-@in_virtual_time
-async def test_the_round_trip_is_a_mean_of_the_last_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(alone)
+async def test_the_round_trip_is_a_mean_of_the_last_requests(server: Server) -> None:
     """Neither that of the first one, nor only the newest."""
-    server = alone(monkeypatch)
     async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": 2.0}) as locks:
 
         async def after(times: int) -> float:

@@ -19,7 +19,11 @@ from asynclock.testing import LocalServer
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests import patient
-from tests.nodes.virtual_servers import Server, alone
+from tests.nodes.virtual_servers import (
+    Server,
+    alone,
+    played_on,
+)
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time, until
 
@@ -48,11 +52,8 @@ async def refusal(url: str = URL, **settings: Any) -> tuple[str, bool]:
         return str(caught.value), isinstance(caught.value, asynclock.ConfigurationError)
 
 
-@in_virtual_time
-async def test_a_login_a_database_and_all_questions_are_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch)
+@played_on(alone)
+async def test_a_login_a_database_and_all_questions_are_sent(server: Server) -> None:
     async with asynclock.connect("redis://alice:secret@p0/1", **SETTINGS) as locks:
         await locks.ready()
         words = [[word.decode() for word in one] for one in server.asked]
@@ -77,11 +78,11 @@ async def test_a_login_a_database_and_all_questions_are_sent(
         ]
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, no = alone(monkeypatch), "NOPERM no right"
+    no = "NOPERM no right"
     most = {"CONFIG": no, "TIME": no, "INFO": no, "SCRIPT": no, "HMGET": no}
     refuse(server, CLIENT=no, **most)
     async with asynclock.connect(URL, restart_guard=False, **SETTINGS) as locks:
@@ -145,11 +146,10 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
         ({"INFO": "+role:slave"}, "it is a replica, not a primary", True),
     ],
 )
-@in_virtual_time
+@played_on(alone)
 async def test_why_a_server_is_of_no_use(
-    monkeypatch: pytest.MonkeyPatch, replies: dict[str, str], cause: str, *, permanent: bool
+    server: Server, replies: dict[str, str], cause: str, *, permanent: bool
 ) -> None:
-    server = alone(monkeypatch)
     refuse(server, **replies)
     found, needs = await refusal(f"{URL}/1")
     assert (cause in found, needs) == (True, permanent), found
@@ -168,11 +168,10 @@ async def test_why_a_server_is_of_no_use(
     "error",
     ["unsupported command 'HELLO'", "NOPROTO unsupported protocol version", "NOPERM no 'hello'"],
 )
-@in_virtual_time
+@played_on(alone)
 async def test_where_hello_is_refused_the_connection_speaks_resp2(
-    monkeypatch: pytest.MonkeyPatch, error: str, login: str, words: tuple[bytes, ...]
+    server: Server, error: str, login: str, words: tuple[bytes, ...]
 ) -> None:
-    server = alone(monkeypatch)
     refuse(server, HELLO=error, AUTH="+OK")
     url = f"redis://{login}p0/1"
     async with asynclock.connect(url, **SETTINGS) as locks, asynclock.connect(url) as others:
@@ -186,10 +185,9 @@ async def test_where_hello_is_refused_the_connection_speaks_resp2(
         assert len(server.asked_for("CLIENT", "CACHING")) == len(handshake), "no push is asked for"
 
 
-@in_virtual_time
-async def test_an_empty_run_id_names_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(alone)
+async def test_an_empty_run_id_names_no_process(server: Server) -> None:
     """A process that has forgotten its keys would count as the one before it."""
-    server = alone(monkeypatch)
     server.info = {"run_id": ""}
     async with asynclock.connect(URL, **SETTINGS) as locks:
         assert await locks.lock("a").try_acquire()
@@ -210,8 +208,9 @@ async def test_an_empty_run_id_names_no_process(monkeypatch: pytest.MonkeyPatch)
         (("", "", "", "", ""), 1, False),
     ],
 )
-@in_virtual_time
+@played_on(alone)
 async def test_two_primaries_that_answer_in_turns_are_refused(
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
     histories: tuple[str, ...],
     pause: float,
@@ -221,7 +220,6 @@ async def test_two_primaries_that_answer_in_turns_are_refused(
 ) -> None:
     """Each process has an id of its own history, and perhaps that of the primary before it."""
     monkeypatch.setattr(trust, "SOON", 100.0)
-    server = alone(monkeypatch)
     settings = {**SETTINGS, "restart_guard": restart_guard}
     async with asynclock.connect(URL, **settings) as locks:
         for number, history in enumerate(histories):
@@ -242,11 +240,8 @@ async def test_two_primaries_that_answer_in_turns_are_refused(
 
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "²", "7" * 5000])
-@in_virtual_time
-async def test_what_is_no_number_counts_as_not_said(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    server = alone(monkeypatch)
+@played_on(alone)
+async def test_what_is_no_number_counts_as_not_said(server: Server, text: str) -> None:
     numbers = ("uptime_in_seconds", "maxmemory", "connected_slaves", "redis_version")
     server.info = dict.fromkeys(numbers, text)
     server.instead[b"TIME"] = lambda _words: [text.encode(), b"0"]
@@ -256,11 +251,10 @@ async def test_what_is_no_number_counts_as_not_said(
         await until(lambda: "does not say when it started" in locks.nodes()[0].cause, timeout=9)
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_a_server_that_repeats_the_login_is_quoted_with_the_user_and_not_the_password(
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server,
 ) -> None:
-    server = alone(monkeypatch)
     refuse(
         server, HELLO="ERR no such command: HELLO 3 AUTH alice secret", INFO="+redis_version:6.0"
     )
@@ -294,11 +288,10 @@ class Provider(CredentialProvider):
         (("u", None), ("u", "")),
     ],
 )
-@in_virtual_time
+@played_on(alone)
 async def test_a_provider_may_name_a_password_alone(
-    monkeypatch: pytest.MonkeyPatch, found: tuple[str | None, ...], login: tuple[str, str]
+    server: Server, found: tuple[str | None, ...], login: tuple[str, str]
 ) -> None:
-    server = alone(monkeypatch)
     client = redis.asyncio.Redis(host="p0", credential_provider=Provider(*found))
     async with asynclock.connect(client, **SETTINGS) as locks:
         await locks.ready()
@@ -360,11 +353,10 @@ NO_TLS = "can't connect: it failed: does this port speak TLS?"
         (tls_error("RECORD_LAYER_FAILURE"), NO_TLS, False),
     ],
 )
-@in_virtual_time
+@played_on(alone)
 async def test_a_connection_that_cannot_be_opened_says_why(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, cause: str, *, permanent: bool
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: OSError, cause: str, *, permanent: bool
 ) -> None:
-    server = alone(monkeypatch)
 
     async def closed(*_: Any) -> Any:
         raise error
@@ -375,12 +367,11 @@ async def test_a_connection_that_cannot_be_opened_says_why(
 
 
 @pytest.mark.parametrize("seconds", [0.25, 0.5])
-@in_virtual_time
+@played_on(alone)
 async def test_after_a_slow_handshake_a_silent_server_has_one_node_timeout(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
+    server: Server, seconds: float
 ) -> None:
     """Attempts to connect get more time after each that failed."""
-    server = alone(monkeypatch)
     server.freeze()
     async with asynclock.connect(URL, **{**SETTINGS, "node_timeout": seconds}) as locks:
         words = f"no answer to the login within node_timeout={seconds} s"

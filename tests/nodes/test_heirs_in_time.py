@@ -12,9 +12,13 @@ import pytest
 
 import asynclock
 from tests.engine.virtual_nodes import seconds_until
-from tests.nodes.virtual_servers import Server, VirtualService
+from tests.nodes.virtual_servers import (
+    Server,
+    VirtualService,
+    played_on,
+)
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import until
 
 MARK = "asynclock::#primary"
 SETTINGS: dict[str, Any] = {"ttl": 50.0, "max_ttl": 100.0, "node_timeout": 1.0}
@@ -106,17 +110,12 @@ def is_replaced_twice(group: Group) -> None:
     ("fault", "serves"),
     [(nothing, True), (restarts, False), (loses_the_mark, False), (is_replaced_twice, False)],
 )
-@in_virtual_time
+@played_on(Group)
 async def test_an_heir_serves_those_who_saw_that_it_has_every_grant(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    fault: Callable[[Group], None],
-    *,
-    serves: bool,
+    group: Group, caplog: pytest.LogCaptureFixture, fault: Callable[[Group], None], *, serves: bool
 ) -> None:
     """But nobody before the old primary is out of use."""
     caplog.set_level(logging.INFO, "asynclock.nodes")
-    group = Group(monkeypatch)
     heir = group.replicas[0]
     async with group.connect() as locks:
         await group.at_home(locks)
@@ -140,10 +139,9 @@ async def test_an_heir_serves_those_who_saw_that_it_has_every_grant(
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-@in_virtual_time
-async def test_an_heir_waits_for_anybody_else(monkeypatch: pytest.MonkeyPatch, acks: Any) -> None:
+@played_on(Group)
+async def test_an_heir_waits_for_anybody_else(group: Group, acks: Any) -> None:
     """For one with fewer acknowledgements, and for one that never met the primary before."""
-    group = Group(monkeypatch)
     async with group.connect(acks=acks) as first:
         await group.at_home(first)
         assert bool(await group.roster()) is (acks == "all")
@@ -157,12 +155,11 @@ async def test_an_heir_waits_for_anybody_else(monkeypatch: pytest.MonkeyPatch, a
 
 
 @pytest.mark.parametrize("returns", ["alive", "promoted"])
-@in_virtual_time
+@played_on(Group)
 async def test_a_dead_replica_stops_locks_until_nobody_can_believe_it(
-    monkeypatch: pytest.MonkeyPatch, returns: str
+    group: Group, returns: str
 ) -> None:
     """When it is back it is listed again. Promoted with its old data, it is not believed."""
-    group = Group(monkeypatch)
     dead, other = group.replicas
     async with group.connect() as locks:
         await group.at_home(locks)
@@ -191,12 +188,11 @@ async def lists(group: Group, server: Server) -> bool:
     return f"{server.host}:{server.port}" in (await group.roster()).split(";")[2].split(",")
 
 
-@in_virtual_time
+@played_on(Group)
 async def test_who_asks_for_fewer_acknowledgements_closes_the_roster_and_waits(
-    monkeypatch: pytest.MonkeyPatch,
+    group: Group,
 ) -> None:
     """Those who have seen it open still need each replica."""
-    group = Group(monkeypatch)
     async with group.connect() as locks:
         await group.at_home(locks)
         async with group.connect(acks=1) as fewer:
@@ -209,10 +205,9 @@ async def test_who_asks_for_fewer_acknowledgements_closes_the_roster_and_waits(
             assert await group.roster() == text
 
 
-@in_virtual_time
-async def test_a_primary_whose_mark_is_gone_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@played_on(Group)
+async def test_a_primary_whose_mark_is_gone_is_left(group: Group) -> None:
     """It counts as new, like any unknown process."""
-    group = Group(monkeypatch)
     async with group.connect() as locks:
         await group.at_home(locks)
         await group.primary.command("DEL", MARK)

@@ -9,7 +9,12 @@ import pytest
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import start
-from tests.nodes.virtual_servers import Server, VirtualService, alone
+from tests.nodes.virtual_servers import (
+    Server,
+    VirtualService,
+    alone,
+    played_on,
+)
 from tests.waiting import in_virtual_time, until
 
 URL, MARK = "redis://p0:6379", "asynclock::#primary"
@@ -27,12 +32,11 @@ def connect(url: str = URL, **settings: Any) -> asynclock.LockManager:
 
 
 @pytest.mark.parametrize("watched", [False, True])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_a_replica_is_a_mistake_where_nobody_will_name_another_server(
-    monkeypatch: pytest.MonkeyPatch, *, watched: bool
+    service: VirtualService, *, watched: bool
 ) -> None:
     """Sentinels will name the next one."""
-    service = VirtualService(monkeypatch)
     old, new = service.servers
     old.info["role"] = "slave"
     service.name(old, epoch=1, replicas={})
@@ -50,12 +54,9 @@ async def test_a_replica_is_a_mistake_where_nobody_will_name_another_server(
             assert await waiting
 
 
-@in_virtual_time
-async def test_an_address_that_led_to_a_primary_once_may_do_so_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(alone, replicas=1)
+async def test_an_address_that_led_to_a_primary_once_may_do_so_again(server: Server) -> None:
     """The address of a managed service moves to the next primary, without anybody who says so."""
-    server = alone(monkeypatch, replicas=1)
     async with connect() as locks:
         async with locks.lock("a"):
             pass
@@ -82,14 +83,10 @@ async def test_an_address_that_led_to_a_primary_once_may_do_so_again(
         ({"acks": 1, "node_timeout": 0.5}, [(b"1", b"250")], False),
     ],
 )
-@in_virtual_time
+@played_on(alone, replicas=3)
 async def test_the_first_grant_needs_all_replicas_that_the_primary_has(
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-    waits: list[tuple[bytes, ...]],
-    asks: bool,
+    server: Server, settings: dict[str, Any], waits: list[tuple[bytes, ...]], asks: bool
 ) -> None:
-    server = alone(monkeypatch, replicas=3)
     server.freeze()
     async with connect(**settings) as locks:
         await asyncio.sleep(5)  # attempts to connect get more time after each that failed
@@ -102,11 +99,10 @@ async def test_the_first_grant_needs_all_replicas_that_the_primary_has(
             assert len(server.asked_for("WAIT")) == 2 * len(waits), "one wait for both grants"
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_a_primary_without_replicas_is_a_mistake_and_one_that_had_some_an_outage(
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server,
 ) -> None:
-    server = alone(monkeypatch)
     async with connect() as locks:
         with pytest.raises(asynclock.ConfigurationError, match="needs 1 replica, and it has none"):
             await locks.lock("a").acquire(timeout=30)
@@ -122,11 +118,10 @@ async def test_a_primary_without_replicas_is_a_mistake_and_one_that_had_some_an_
 
 
 @pytest.mark.parametrize(("version", "able"), [("7.0.15", False), ("7.2.0", True), (None, True)])
-@in_virtual_time
+@played_on(alone, replicas=1)
 async def test_durable_needs_a_server_that_is_new_enough(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, able: bool
+    server: Server, version: str | None, able: bool
 ) -> None:
-    server = alone(monkeypatch, replicas=1)
     if version is None:
         server.instead[b"INFO"] = lambda _words: NO_INFO
     else:
@@ -149,11 +144,8 @@ def unmarked(server: Server) -> Callable[[Any], Any]:
     return lambda words: FULL if words[3] == MARK.encode() else server.answer(None, words)
 
 
-@in_virtual_time
-async def test_the_mark_outlives_the_last_connection_by_weeks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = alone(monkeypatch, replicas=1)
+@played_on(alone, replicas=1)
+async def test_the_mark_outlives_the_last_connection_by_weeks(server: Server) -> None:
     async with connect() as locks, locks.lock("a"):
         mark = await server.command("GET", MARK)
         assert mark.split()[0] == f"{server.run_id}.0"
@@ -161,12 +153,11 @@ async def test_the_mark_outlives_the_last_connection_by_weeks(
 
 
 @pytest.mark.parametrize("place", ["first", "later"])
-@in_virtual_time
+@played_on(alone, replicas=1)
 async def test_a_primary_without_memory_for_a_mark_counts_as_just_promoted(
-    monkeypatch: pytest.MonkeyPatch, place: str
+    server: Server, place: str
 ) -> None:
     """It stays usable for all that needs no memory."""
-    server = alone(monkeypatch, replicas=1)
     async with connect(restart_guard=True) as locks:
         if place == "later":
             await until(lambda: locks.nodes()[0].state == "quarantined")
@@ -194,12 +185,11 @@ SAID = b"aof_enabled:1\r\nuptime_in_seconds:5000\r\nrole:master\r\n"
     ],
     ids=["saves each write", "does not", "names no process", "has no memory", "tells nothing"],
 )
-@in_virtual_time
+@played_on(alone, replicas=1)
 async def test_which_servers_are_marked(
-    monkeypatch: pytest.MonkeyPatch, acks: int, durable: bool, info: Any, full: bool, marked: bool
+    server: Server, acks: int, durable: bool, info: Any, full: bool, marked: bool
 ) -> None:
     """A mark tells whose data a server started with; a server that can't be marked is used."""
-    server = alone(monkeypatch, replicas=1)
     server.durable = durable
     if info is not None:
         server.instead[b"INFO"] = lambda _words: info
@@ -223,12 +213,12 @@ async def test_a_young_group_waits_even_if_it_is_the_only_node(
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all", None], ids=["plain", "acks", "all", "Sentinels"])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_a_handshake_that_is_given_up_leaves_no_connection(
-    monkeypatch: pytest.MonkeyPatch, acks: Any
+    service: VirtualService, acks: Any
 ) -> None:
     """Here while the mark is left; of a plain server only if it saves each write."""
-    service, loop = VirtualService(monkeypatch), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     server = service.servers[0]
     server.durable, server.info["connected_slaves"] = acks is not None, 1
 

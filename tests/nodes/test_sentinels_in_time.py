@@ -9,9 +9,13 @@ import pytest
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until
-from tests.nodes.virtual_servers import Server, VirtualService
+from tests.nodes.virtual_servers import (
+    Server,
+    VirtualService,
+    played_on,
+)
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import until
 
 KEY, MARK = "asynclock:a", "asynclock::#primary"
 POLL, CONFIRMED = 1.0, 2.0
@@ -43,12 +47,11 @@ def noting(service: VirtualService) -> list[float]:
     return polls
 
 
-@in_virtual_time
+@played_on(VirtualService)
 async def test_the_primary_that_the_sentinels_name_is_used_and_nobody_is_left_behind(
-    monkeypatch: pytest.MonkeyPatch,
+    service: VirtualService,
 ) -> None:
     """Its grants need no acknowledgement, so they wait for none."""
-    service = VirtualService(monkeypatch)
     async with connect(service) as locks:
         async with locks.lock("a") as lease:
             assert await service.servers[0].command("GET", KEY) == lease.owner
@@ -63,12 +66,11 @@ async def test_the_primary_that_the_sentinels_name_is_used_and_nobody_is_left_be
     assert [one.connections for one in (*service.sentinels, *service.servers)] == [0] * 5
 
 
-@in_virtual_time
+@played_on(VirtualService)
 async def test_another_primary_is_followed_within_a_poll(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: VirtualService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also one that is named again: in between, another one granted leases."""
-    service = VirtualService(monkeypatch)
     old, new = service.servers
     with caplog.at_level(logging.INFO, "asynclock.nodes"):
         async with connect(service) as locks:
@@ -95,12 +97,11 @@ async def test_another_primary_is_followed_within_a_poll(
     assert [words.rpartition(" ")[2] for words in said][:3] == ["p0:6379", "p1:6379", "p0:6379"]
 
 
-@in_virtual_time
+@played_on(VirtualService)
 async def test_sentinels_that_fail_for_a_moment_cost_no_confirmation(
-    monkeypatch: pytest.MonkeyPatch,
+    service: VirtualService,
 ) -> None:
     """They are asked again soon, and once they answer no more often than before."""
-    service = VirtualService(monkeypatch)
     polls = noting(service)
     async with connect(service) as locks:
         async with locks.lock("a"):
@@ -118,12 +119,9 @@ async def test_sentinels_that_fail_for_a_moment_cost_no_confirmation(
             assert locks.nodes()[0].state == "up"
 
 
-@in_virtual_time
-async def test_a_sentinel_needs_no_guard_and_has_one_node_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(VirtualService)
+async def test_a_sentinel_needs_no_guard_and_has_one_node_timeout(service: VirtualService) -> None:
     """It may have started a moment ago, is no node of the fleet, and knows no script."""
-    service = VirtualService(monkeypatch)
     for sentinel in service.sentinels:
         sentinel.born_ago(0)
     async with connect(service, restart_guard=True, node_timeout=0.25, max_ttl=20) as locks:
@@ -135,12 +133,11 @@ async def test_a_sentinel_needs_no_guard_and_has_one_node_timeout(
         assert await seconds_until(lambda: locks.nodes()[0].state == "down") < CONFIRMED + 0.3
 
 
-@in_virtual_time
+@played_on(VirtualService)
 async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
-    monkeypatch: pytest.MonkeyPatch,
+    service: VirtualService,
 ) -> None:
     """It has the lease, but others may still be granted the name by the old primary."""
-    service = VirtualService(monkeypatch)
     old, heir = service.servers
     async with connect(service, acks="all", restart_guard=True, ttl=9, max_ttl=9) as locks:
         await until(lambda: locks.nodes()[0].state == "up", timeout=60, every=0.1)
@@ -163,11 +160,10 @@ async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
 
 
 @pytest.mark.parametrize(("flags", "known"), [("slave,s_down", True), (None, False)])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_a_replica_that_the_sentinels_know_may_come_back(
-    monkeypatch: pytest.MonkeyPatch, flags: str | None, known: bool
+    service: VirtualService, flags: str | None, known: bool
 ) -> None:
-    service = VirtualService(monkeypatch)
     service.acknowledge(0)
     replicas = {service.servers[1]: flags} if flags else {}
     service.name(service.servers[0], epoch=1, replicas=replicas)
@@ -178,12 +174,11 @@ async def test_a_replica_that_the_sentinels_know_may_come_back(
 
 
 @pytest.mark.parametrize(("acks", "of_three"), [("all", "3"), ("majority", "2")])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_the_replicas_that_the_sentinels_see_must_acknowledge(
-    monkeypatch: pytest.MonkeyPatch, acks: str, of_three: str
+    service: VirtualService, acks: str, of_three: str
 ) -> None:
     """The primary itself may have lost some; it is asked only for what an heir needs."""
-    service = VirtualService(monkeypatch)
     primary, replica = service.servers
     others: dict[Server, str] = {Server(f"p{n}", 6379): "slave" for n in (8, 9)}
     primary.info["connected_slaves"] = 1
@@ -208,12 +203,11 @@ async def test_the_replicas_that_the_sentinels_see_must_acknowledge(
 
 
 @pytest.mark.parametrize("why", ["too slow", "another came first"])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_where_an_heir_waits_no_roster_is_begun(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+    service: VirtualService, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
     """A dead replica would stop locks for too long, or grants of others do not wait for it."""
-    service = VirtualService(monkeypatch)
     caplog.set_level(logging.INFO, "asynclock.nodes")
     settings = {"acks": "all", "ttl": 9, "max_ttl": 9} if why == "too slow" else HEIRS
     async with connect(service, acks=1 if why != "too slow" else 0) as others:
@@ -227,11 +221,10 @@ async def test_where_an_heir_waits_no_roster_is_begun(
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_a_client_that_keeps_no_roster_leaves_a_primary_with_an_open_one(
-    monkeypatch: pytest.MonkeyPatch, acks: int
+    service: VirtualService, acks: int
 ) -> None:
-    service = VirtualService(monkeypatch)
     primary = service.servers[0]
     async with connect(service, acks=acks) as locks:
         async with locks.lock("a"):
@@ -248,12 +241,11 @@ async def test_a_client_that_keeps_no_roster_leaves_a_primary_with_an_open_one(
 
 
 @pytest.mark.parametrize("what", ["INFO", "mark"])
-@in_virtual_time
+@played_on(VirtualService)
 async def test_no_grant_counts_for_all_replicas_without_the_mark_that_names_them(
-    monkeypatch: pytest.MonkeyPatch, what: str
+    service: VirtualService, what: str
 ) -> None:
     """Others may believe an heir that the grants did not wait for. No process: no roster."""
-    service = VirtualService(monkeypatch)
     primary = service.servers[0]
     full = ReplyError("OOM command not allowed when used memory > 'maxmemory'")
     if what == "INFO":

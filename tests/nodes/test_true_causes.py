@@ -17,8 +17,11 @@ from asynclock.testing import FaultProxy, LocalServer, all_servers, make_certifi
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
-from tests.nodes.virtual_servers import Server, alone
-from tests.waiting import in_virtual_time
+from tests.nodes.virtual_servers import (
+    Server,
+    alone,
+    played_on,
+)
 
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
@@ -51,12 +54,11 @@ def here() -> asynclock.LockManager:
 
 @pytest.mark.parametrize("timeout", [0, 0.01, 0.3, 0.6, 1.2])
 @pytest.mark.parametrize("slow", [0.0, 0.15])
-@in_virtual_time
+@played_on(alone)
 async def test_a_server_out_of_memory_says_so_whatever_the_timeout(
-    monkeypatch: pytest.MonkeyPatch, timeout: float, slow: float
+    server: Server, timeout: float, slow: float
 ) -> None:
     """Also where the deadline is in the middle of an attempt, and to tasks behind each other."""
-    server = alone(monkeypatch)
     async with here() as locks:
         await locks.ready()
         refuse(server)
@@ -70,11 +72,10 @@ async def test_a_server_out_of_memory_says_so_whatever_the_timeout(
             assert [*error.nodes.values(), locks.nodes()[0].cause] == [FULL, FULL]
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = alone(monkeypatch)
     caplog.set_level(logging.INFO, "asynclock.nodes")
     async with here() as locks:
         await locks.ready()
@@ -92,12 +93,12 @@ async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
     assert told == [f"p0:6379 does not vote: {FULL}", "p0:6379 votes again"]
 
 
-@in_virtual_time
+@played_on(alone)
 async def test_what_a_node_answers_to_renewals_is_shown_and_hides_no_other_error(
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server,
 ) -> None:
     """Also to a process that has nothing else to ask for. A renewal takes no memory."""
-    server, error = alone(monkeypatch), "NOREPLICAS Not enough good replicas"
+    error = "NOREPLICAS Not enough good replicas"
     async with here() as locks:
         lease = await locks.lock("a").acquire()
         refuse(server, error, b"extend")

@@ -8,9 +8,16 @@ import pytest
 
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
-from tests.nodes.virtual_servers import Server, VirtualCluster, VirtualService, met, name_on
+from tests.nodes.virtual_servers import (
+    Server,
+    VirtualCluster,
+    VirtualService,
+    met,
+    name_on,
+    played_on,
+)
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import until
 
 CONFIRMED = 2.0
 """Seconds for which the word of a majority counts (docs/guarantees.md)."""
@@ -58,7 +65,9 @@ class Cluster:
             server.instead[b"WAIT"] = lambda _words: count
 
 
-on_both = pytest.mark.parametrize("kind", [Sentinels, Cluster])
+def on_both(scenario: Any) -> Any:
+    """Play a test on each of them."""
+    return pytest.mark.parametrize("kind", [Sentinels, Cluster])(played_on()(scenario))
 
 
 def connect(on: Any, **settings: Any) -> asynclock.LockManager:
@@ -81,11 +90,8 @@ def looks(on: Any) -> int:
 @pytest.mark.parametrize(
     ("kind", "connecting"), [(Sentinels, False), (Sentinels, True), (Cluster, False)]
 )
-@in_virtual_time
-async def test_a_primary_is_confirmed_from_the_question_on(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, connecting: bool
-) -> None:
-    on = kind(monkeypatch)
+@played_on()
+async def test_a_primary_is_confirmed_from_the_question_on(on: Any, connecting: bool) -> None:
 
     async def next_look() -> float:
         before = looks(on)
@@ -112,12 +118,10 @@ async def test_a_primary_is_confirmed_from_the_question_on(
 
 
 @on_both
-@in_virtual_time
 async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
+    on: Any,
 ) -> None:
     """By then another server may be the primary. What is held can be given back all the same."""
-    on = kind(monkeypatch)
     async with connect(on, node_timeout=8.0, ttl=60, max_ttl=60) as locks:
         await met(locks)
         lease = await locks.lock(NAME).acquire()
@@ -133,11 +137,7 @@ async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_co
 
 @pytest.mark.parametrize("odd", ODD)
 @on_both
-@in_virtual_time
-async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, odd: Any
-) -> None:
-    on = kind(monkeypatch)
+async def test_an_answer_that_nobody_expected_does_not_end_the_watch(on: Any, odd: Any) -> None:
     async with connect(on) as locks:
         await met(locks)
         before = refuse(on, odd)
@@ -152,19 +152,15 @@ async def test_an_answer_that_nobody_expected_does_not_end_the_watch(
 
 
 @on_both
-@in_virtual_time
-async def test_a_dead_primary_is_not_waited_for_long(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
-) -> None:
+async def test_a_dead_primary_is_not_waited_for_long(on: Any) -> None:
     """The watchers may soon name another one."""
-    on = kind(monkeypatch)
     on.primary.freeze()
     async with connect(on, node_timeout=0.25) as locks:
         await asyncio.sleep(20)
         before = len(on.primary.dialled)
         await asyncio.sleep(10)
         # As a source, it is dialled for two seconds each time.
-        assert len(on.primary.dialled) - before >= (10 if kind is Sentinels else 14)
+        assert len(on.primary.dialled) - before >= (10 if isinstance(on, Sentinels) else 14)
         place = f"{on.primary.host}:{on.primary.port}"
         assert (
             f"{place}: no answer to the login within node_timeout=0.25 s" in locks.nodes()[0].cause
@@ -172,26 +168,20 @@ async def test_a_dead_primary_is_not_waited_for_long(
 
 
 @on_both
-@in_virtual_time
-async def test_a_primary_that_does_not_speak_tls_is_told_from_one_that_is_down(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
-) -> None:
-    on = kind(monkeypatch)
+async def test_a_primary_that_does_not_speak_tls_is_told_from_one_that_is_down(on: Any) -> None:
     on.primary.deaf = True
     async with connect(on) as locks:
-        if kind is Cluster:
+        if isinstance(on, Cluster):
             await asyncio.sleep(1.1)
         with pytest.raises(asynclock.QuorumUnavailableError, match=r"TLS handshake|speak TLS"):
             await locks.lock(NAME).try_acquire()
 
 
 @on_both
-@in_virtual_time
 async def test_clients_do_not_look_all_at_the_same_moments(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
+    on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage they all begin at once."""
-    on = kind(monkeypatch)
     for chance, pause in zip((0.0, 1.0), on.pause, strict=True):
         monkeypatch.setattr(random, "random", lambda chance=chance: chance)
         async with connect(on) as locks:
@@ -204,12 +194,10 @@ async def test_clients_do_not_look_all_at_the_same_moments(
 
 @pytest.mark.parametrize(("acks", "of_three"), [("all", b"3"), ("majority", b"2")])
 @on_both
-@in_virtual_time
 async def test_the_replicas_that_are_seen_must_acknowledge(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, acks: str, of_three: bytes
+    on: Any, acks: str, of_three: bytes
 ) -> None:
     """As the watchers see them: the primary itself may have lost some."""
-    on = kind(monkeypatch)
     on.acknowledge(3)
     on.primary.info["connected_slaves"] = 1
 

@@ -4,8 +4,9 @@ Each server has a host and a port, tells what a test lets it tell, and keeps wha
 """
 
 import asyncio
+import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.commands import OK, ReplyError, Words
 from tests.engine.virtual_nodes import Way
 from tests.tables import inside
+from tests.waiting import in_virtual_time
 
 SLOTS = 16_384
 Reply = Callable[[Words], Any]
@@ -309,3 +311,24 @@ def connect(cluster: VirtualCluster, **settings: Any) -> asynclock.LockManager:
     """Connect to a Cluster, without the restart guard: its servers were never met before."""
     usual = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0, "restart_guard": False}
     return asynclock.connect(cluster.url, **{**usual, **settings})
+
+
+def played_on(make: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
+    """Make a test in virtual time whose first parameter is what `make` makes, by default `kind`."""
+
+    def decorate(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        async def play(monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+            if "monkeypatch" in wanted:
+                given["monkeypatch"] = monkeypatch
+            on = make(monkeypatch, **options) if make else given.pop("kind")(monkeypatch)
+            await scenario(on, **given)
+
+        wanted = inspect.signature(scenario).parameters
+        names = {"monkeypatch", *list(wanted)[1:], *([] if make else ["kind"])}
+        play.__name__, play.__doc__ = scenario.__name__, scenario.__doc__
+        play.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in sorted(names)]
+        )
+        return in_virtual_time(play)
+
+    return decorate
