@@ -10,10 +10,16 @@ if op == 'batch' then
   -- One call for all queues. A user without the right to call EXISTS gets an error here.
   local quiet = call('EXISTS', unpack(KEYS, names + 1, 2 * names)) == 0
 
+  -- One call reads all names to be released, and one deletes those that their owners still have.
+  local held, own = releases > 0 and call('MGET', unpack(KEYS, 1, releases)) or {}, {}
   for i = 1, releases do
-    local reply = call('GET', KEYS[i])
+    if held[i] == ARGV[7 + i] then own[#own + 1] = KEYS[i] end
+  end
+  local deleted = own[1] and tonumber(call('DEL', unpack(own)))
+  for i = 1, releases do
+    local reply = held[i] or call('GET', KEYS[i]) -- MGET hides a wrong type
     if reply == ARGV[7 + i] then
-      reply = call('DEL', KEYS[i])
+      reply = deleted and 1 or call('DEL', KEYS[i])
       if reply == 1 and not quiet and call('PTTL', KEYS[names + i]) ~= -2 then
         rest[#rest + 1] = i
       end
