@@ -1,22 +1,17 @@
 """The runner end to end on tiny settings: real servers, real worker processes."""
 
-import asyncio
-import hashlib
 import math
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from benchmarks import bars, costs, install, kinds
+from benchmarks import bars, costs, kinds
 from benchmarks.__main__ import main
 from benchmarks.matrix import SCENARIOS, TELLS
-from benchmarks.remote import WorkerError
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
-from benchmarks.runner import Cell, matrix, missing
-from benchmarks.systems import ENVIRONMENTS, FLOOR, FLOOR_WAITING, QUEUED, SYSTEMS
+from benchmarks.runner import Cell, matrix
+from benchmarks.systems import ENVIRONMENTS, FLOOR, FLOOR_WAITING, SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
@@ -138,53 +133,6 @@ def test_what_is_not_installed_fails_the_run(
     assert "pottery" in out.with_suffix(".md").read_text()
 
 
-def pretend_ready(home: Path, environment: str, pins: str) -> None:
-    """Make what `install` leaves behind."""
-    (home / environment).mkdir()
-    (home / environment / "ready").write_text(pins)
-
-
-def test_an_environment_of_other_pins_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
-    pins = "\n".join(ENVIRONMENTS["pottery"].packages)
-    pretend_ready(tmp_path, "pottery", pins)
-    assert install.command(SYSTEMS["pottery"], "asyncio")
-    (tmp_path / "pottery" / "ready").write_text(pins.replace("==", "==0"))
-    chosen = ["--system=pottery", "--nodes=1", "--tasks=1"]
-    assert main(["run", "cycle", *chosen, f"--out={tmp_path / 'out'}"]) == 1
-    assert "not installed: pottery\n" in capsys.readouterr().err
-
-
-def test_an_environment_of_another_lock_file_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "package-lock.json").write_text("{}")
-    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
-    monkeypatch.setattr("benchmarks.install.NODE", tmp_path)
-    pretend_ready(tmp_path, "node", hashlib.sha256(b"{}").hexdigest())
-    assert install.command(SYSTEMS["node-redlock"], "asyncio")
-    (tmp_path / "package-lock.json").write_text('{"another": "version"}')
-    assert not install.command(SYSTEMS["node-redlock"], "asyncio")
-
-
-def test_an_environment_that_no_case_needs_is_not_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("benchmarks.install.HOME", tmp_path)
-
-    def absent(case: Case, system: str) -> list[str]:
-        return [one.name for one in missing([Cell(case, (system,))])]
-
-    assert absent(Case("cycle", 3, 1), "pottery") == ["pottery"]
-    assert absent(Case("renewal", 3, 1), "pottery") == []  # it does not renew
-    assert absent(Case("cycle", 1, 1), "redis-py") == ["redis-py"]
-    assert absent(Case("cycle", 3, 1), "redis-py") == []
-    assert absent(Case("cycle", 1, 1), "node-redlock") == ["node-redlock"]
-    assert absent(Case("cycle", 1, 1, "uvloop"), "node-redlock") == []
-
-
 def test_a_part_of_the_bars_is_printed_as_a_table_and_not_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,23 +177,16 @@ def test_round_trips_names_and_starts(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert figure("start", "redis_import_ms") > 0
 
 
-def test_a_program_that_fails_is_no_figure() -> None:
-    nodes = SimpleNamespace(urls=["memory://"])
-    played: Any = SimpleNamespace(command=["false"], nodes=nodes, name="x")
-    with pytest.raises(WorkerError, match="exit status 1"):
-        asyncio.run(costs.start(played))
-
-
 def test_like_is_compared_with_like(tmp_path: Path) -> None:
-    """Peers behind a local lock, asynclock without hand-over, and names that come once."""
+    """Peers behind a local lock, ours without hand-over, and names that come once; on uvloop."""
     out = tmp_path / "like"
     chosen = "--system=redis-py --system=redis-py-queued --system=asynclock-apart".split()
-    sizes = ["--nodes=1", "--tasks=8", "--loop=asyncio"]
+    sizes = ["--nodes=1", "--tasks=8", "--loop=uvloop"]
     run = ["run", "hot", "new", *chosen, *sizes, *TINY, f"--out={out}"]
     assert main([*run, "--seconds=1"]) == 0  # a busy machine does nothing for a part of a second
     measured = Results.from_json(out.with_suffix(".json").read_text())
     assert measured.problems == {}
-    hot, new = Case("hot", 1, 8), Case("new", 1, 8)
+    hot, new = Case("hot", 1, 8, "uvloop"), Case("new", 1, 8, "uvloop")
     for system in ("redis-py", "redis-py-queued", "asynclock-apart"):
         check_cycles(measured, new, system)
         assert measured.median(hot, system, "overlaps") == 0
@@ -258,41 +199,9 @@ def test_like_is_compared_with_like(tmp_path: Path) -> None:
     assert TELLS["new"] in said
 
 
-def test_a_peer_is_pinned_with_everything_that_it_needs() -> None:
-    for environment in ENVIRONMENTS.values():
-        pin = "@" if environment.kind == "node" else "=="
-        loose = [package for package in environment.packages if pin not in package]
-        assert loose == (["--editable", "."] if environment.name == "asynclock" else [])
-
-
-def test_the_picture_says_what_one_name_compares(tmp_path: Path) -> None:
-    from benchmarks.chart import draw
-
-    results = Results()
-    results.machine["nodes"] = "redis 7.0.15"
-    hot = Case("hot", 5, 100)
-    for pace, system in enumerate(("asynclock", *QUEUED), 100):
-        results.add(hot, system, {"cycles_per_s": float(pace)})
-    draw(results, tmp_path / "hot.svg")
-    drawn = (tmp_path / "hot.svg").read_text()
-    assert "inside the process" in drawn
-    assert "redis-semaphore + local lock" in drawn  # the fastest
-    assert drawn.count("+ local lock") == 1
-
-
 def test_matrix_names_only_what_exists() -> None:
     assert TELLS.keys() == SCENARIOS.keys()
     cells = matrix(list(SCENARIOS), [], [], [], [])
     assert {system for cell in cells for system in cell.systems} <= SYSTEMS.keys()
     assert {system.environment for system in SYSTEMS.values()} <= ENVIRONMENTS.keys()
     assert not matrix(["frozen"], [], [1], [], [])  # no task can lock with the only node frozen
-
-
-def test_uvloop_carries_the_same_load(tmp_path: Path) -> None:
-    out = tmp_path / "uvloop"
-    chosen = "--system=floor-plain --system=asynclock --nodes=1 --tasks=4 --loop=uvloop".split()
-    main(["run", "cycle", *chosen, *TINY, f"--out={out}"])
-    measured = Results.from_json(out.with_suffix(".json").read_text())
-    assert measured.problems == {}
-    for system in (FLOOR, "asynclock"):
-        check_cycles(measured, Case("cycle", 1, 4, "uvloop"), system)

@@ -122,30 +122,6 @@ def test_the_quick_command_prints_a_line_for_each_load(capsys: pytest.CaptureFix
     assert sum("turns of each: write" in line for line in lines) == 2
 
 
-def test_the_picture_is_the_same_again(tmp_path: Path) -> None:
-    from benchmarks import (
-        chart_workers,
-    )  # matplotlib takes a second: not for those who only collect
-
-    results = Results()
-    results.machine["nodes"] = "redis 7.0.15 (/usr/bin/redis-server)"
-    metrics = [metric for _, metric, _ in chart_workers.PANELS]
-    for nodes in (1, 3):
-        for processes in (2, 16):
-            for system in ("asynclock", "redis-py"):
-                figures = dict.fromkeys(metrics, 10.0 * processes)
-                results.add(Case("workers2", nodes, processes), system, figures)
-    for name in ("a.svg", "b.svg"):
-        chart_workers.draw(results, tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    text = (tmp_path / "a.svg").read_text()
-    panels = ("one server: leases per second", "3 masters: longest wait")
-    for said in (*panels, "redis-py Lock", results.machine["system"]):
-        assert said in text
-    with pytest.raises(ValueError, match="no case"):
-        chart_workers.draw(Results(), tmp_path / "c.svg")
-
-
 def test_each_bar_has_its_cell() -> None:
     results = Results()
     figures: dict[str, Any] = {}

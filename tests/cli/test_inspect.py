@@ -8,11 +8,10 @@ from asynclock.testing import LocalServer
 from tests import patient
 from tests.waiting import until
 
-from .conftest import PATIENCE, Program
+from .conftest import Program
 
 KEYS_PER_SCAN = 250
 """What one step asks for."""
-NASTY = "web\x1b]0;owned\x07-1:77:\u202e[red]task"
 
 
 def locks_of(nodes: list[LocalServer], label: str = "web-1:77") -> asynclock.LockManager:
@@ -60,31 +59,6 @@ async def test_nodes_out_of_memory_are_read_all_the_same_and_run_names_the_cause
     assert run.status == 69
     for node in asynclock_nodes[:2]:
         assert f"{node.host}:{node.port}: OOM command not allowed" in run.err
-
-
-async def test_nothing_from_outside_reaches_the_terminal_raw(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    name = "a\x1b[2J\nb[bold]c"
-    async with locks_of(asynclock_nodes, NASTY) as locks:
-        lease = await locks.lock(name).acquire()
-        await asynclock_nodes[0].command("SET", b"asynclock:\xff\xfe", "not ours")
-        ended = await program.each(
-            ("inspect", "--all"),
-            ("inspect", "--all", "--json"),
-            ("inspect", name),
-            ("top", "--once"),
-        )
-        assert lease.held
-    outs = [one.out for one in ended]
-    for out in outs:
-        assert "\x1b" not in out
-        assert "\u202e" not in out
-        assert "\x07" not in out
-    assert "a\\x1b[2J\\nb[bold]c" in outs[0]
-    (found,) = json.loads(outs[1])["locks"]
-    assert (found["name"], found["holder"]) == (name, NASTY)
 
 
 async def test_ten_thousand_locks_in_small_pages(
@@ -183,21 +157,3 @@ async def test_every_kind(program: Program, asynclock_nodes: list[LocalServer]) 
 
 async def _tells(node: LocalServer, key: str) -> None:
     await until(lambda: node.command("EXISTS", key), f"{key} is there")
-
-
-async def test_release_asks_first(program: Program, asynclock_nodes: list[LocalServer]) -> None:
-    from .terminal import Session
-
-    program.use(asynclock_nodes)
-    async with locks_of(asynclock_nodes) as locks:
-        lease = await locks.lock("stuck").acquire()
-        session = Session(program, "release", "stuck", "--force")
-        try:
-            await session.shows("Release it?")
-            assert "web-1:77" in session.screen
-            session.type("y\r")
-            assert await session.end() == 0
-        finally:
-            session.close()
-        async with asyncio.timeout(PATIENCE):
-            await lease.wait_lost()

@@ -30,19 +30,6 @@ def name(server: LocalServer) -> str:
     return f"{server.host}:{server.port}"
 
 
-async def shown(program: Program) -> dict[str, Any]:
-    ended = await program("nodes", "--json")
-    assert ended.status == 0, ended.err
-    found: dict[str, Any] = json.loads(ended.out)
-    schema.check(found, "nodes")
-    return found
-
-
-async def doctors(program: Program) -> set[str]:
-    ended = await program("doctor", "--json", "--watch", "0.2")
-    return {one["code"] for one in json.loads(ended.out)["findings"] if "set-" in one["code"]}
-
-
 async def test_what_doctor_prints_can_be_pasted_once_the_passwords_are_in(
     program: Program, asynclock_servers: StartServers
 ) -> None:
@@ -60,48 +47,6 @@ async def test_what_doctor_prints_can_be_pasted_once_the_passwords_are_in(
     assert ended.status == 0, ended.err
     ended = await program("nodes", "--json", *named, env={})
     assert set(json.loads(ended.out)["record"]["nodes"]) == set(map(name, servers))
-
-
-async def test_a_step_from_the_first_record_to_the_end(
-    program: Program, asynclock_servers: StartServers
-) -> None:
-    servers = await asynclock_servers(4)
-    program.use(servers[:3], **FAST)
-    assert (await shown(program))["record"] is None
-    assert await doctors(program) == {"set-unrecorded"}
-    ended = await program("nodes", "add", servers[3].url)
-    assert ended.status == 64
-    assert "nodes record" in ended.err
-    assert (await program("nodes", "record")).status == 0
-    assert await doctors(program) == set()
-    async with asynclock.connect(
-        *(server.url for server in servers[:3]), label="old one", restart_guard=False, **FAST
-    ) as locks:
-        await locks.lock("a", timeout=10).acquire()
-        ended = await program("nodes", "add", servers[3].url)
-        assert ended.status == 0, ended.err
-        assert "start all clients with it" in ended.out
-        found = await shown(program)
-        assert found["record"]["phase"] == "open"
-        assert found["clients"] == [{"label": "old-one", "uses": "old"}]
-        assert {"set-step", "set-clients"} <= await doctors(program)
-        ended = await program("nodes", "finish")
-        assert ended.status == 64
-        assert "'old-one'" in ended.err
-    program.use(servers, **FAST)
-    ended = await program("nodes", "finish")
-    assert ended.status == 0, ended.err
-    assert "waiting" in ended.err
-    found = await shown(program)
-    assert found["record"] == {
-        "epoch": 3,
-        "nodes": [name(server) for server in servers],
-        "other": [],
-        "phase": "settled",
-    }
-    assert not any(node["lags"] for node in found["nodes"])
-    program.use(servers[:3], **FAST)
-    assert "set-differs" in await doctors(program)
 
 
 async def test_the_installed_tools_say_who_they_are_and_hold_up_no_step(

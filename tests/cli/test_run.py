@@ -68,54 +68,6 @@ async def test_environment_status_and_a_free_lock_afterwards(
     assert seen is None
 
 
-async def test_the_status_of_a_command_that_a_signal_has_ended(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    ended = await program("run", "s", "--", "sh", "-c", "kill -TERM $$")
-    assert ended.status == 128 + signal.SIGTERM
-
-
-async def test_a_program_without_the_lock_says_who_has_it(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    urls = [node.url for node in asynclock_nodes]
-    label = "web-1:42\x1b[31m"
-    async with patient.connect(*urls, restart_guard=False, label=label) as locks:
-        async with locks.lock("job"):
-            impatient = await program.start("run", "job", "--no-wait", "--", "true")
-            waiting = await program.start("run", "job", "--timeout", "1", "--", "true")
-            ended = await program.finish(impatient)
-            assert ended.status == 75
-            assert "web-1:42\\x1b[31m" in ended.err
-            assert "\x1b" not in ended.err
-            waited = await program.finish(waiting)
-            assert waited.status == 75
-            assert waited.err.count("waiting for 'job'") == 1
-            assert "timeout was 1 s, and the call was number 1 in the queue\n" in waited.err
-            assert "\x1b" not in waited.err
-
-
-async def test_eight_racing_runs_never_overlap(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes)
-    file = tmp_path / "history"
-    script = (
-        f"echo begin $$ $ASYNCLOCK_FENCE >> {file}; sleep 0.05; "
-        f"echo end $$ $ASYNCLOCK_FENCE >> {file}"
-    )
-    racing = [await program.start("run", "race", "--", "sh", "-c", script) for _ in range(8)]
-    ended = await asyncio.gather(*map(program.finish, racing))
-    assert [one.status for one in ended] == [0] * 8, [one.err for one in ended]
-    lines = [line.split() for line in file.read_text().splitlines()]
-    assert [line[0] for line in lines] == ["begin", "end"] * 8
-    assert all(lines[i][1:] == lines[i + 1][1:] for i in range(0, 16, 2))
-    fences = [int(line[2]) for line in lines[::2]]
-    assert fences == sorted(set(fences))
-
-
 async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
 ) -> None:

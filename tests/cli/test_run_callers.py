@@ -1,24 +1,21 @@
 """`asynclock run` under unusual callers: who ignores signals, passes files, or reaps no zombies."""
 
 import asyncio
-import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asynclock.cli.child import Child, Group
+from asynclock.cli.child import Child
 from asynclock.testing import LocalServer
-from tests.waiting import until_in_thread
 
-from .conftest import PATIENCE, ROOT, Program, alive, environment, until
+from .conftest import PATIENCE, ROOT, Program, environment, until
 
 ASYNCLOCK = (sys.executable, "-m", "asynclock")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
@@ -200,70 +197,6 @@ async def test_a_zombie_is_not_waited_for(
     )
     assert await ends(program, process) == (3, "")
     assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
-
-
-@linux
-async def test_a_zombie_does_not_delay_the_status_of_a_loss(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes, ttl=3.0)
-    file = tmp_path / "began"
-    script = f"(true &); touch {file}; exec sleep 1000"
-    process = await under_a_caller_that_reaps_nothing(program, "--", "sh", "-c", script)
-    await until(file.exists, "the command's start")
-    for node in asynclock_nodes[:2]:
-        await node.kill()
-    assert (await ends(program, process))[0] == 70
-
-
-@contextlib.contextmanager
-def started(script: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The leader of a group, and the number that it writes."""
-    command = [sys.executable, "-c", script]
-    made = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
-    )
-    assert made.stdin is not None
-    assert made.stdout is not None
-    with made.stdin, made.stdout:
-        number = int(made.stdout.readline())
-        try:
-            yield made, number
-        finally:
-            for kill, whom in ((os.killpg, made.pid), (os.kill, number)):
-                with contextlib.suppress(ProcessLookupError):
-                    kill(whom, signal.SIGKILL)
-            made.wait()
-
-
-FORKS_ON_A_LINE = """
-import os, sys, time
-if os.fork() == 0:
-    print(os.getpid(), flush=True)
-    sys.stdin.readline()
-    if os.fork() == 0:
-        time.sleep(1000)
-"""
-
-
-@linux
-def test_a_process_that_starts_during_a_scan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parent ends before the scan looks at it, and the list of the scan is older."""
-    with started(FORKS_ON_A_LINE) as (leader, parent):
-        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
-        group, listdir = Group(leader.pid), os.listdir
-
-        def list_before_the_fork(path: Path) -> list[str]:
-            found = listdir(path)
-            if alive(parent):
-                assert leader.stdin is not None
-                print(file=leader.stdin, flush=True)
-                until_in_thread(lambda: not alive(parent), timeout=PATIENCE)
-            return found
-
-        monkeypatch.setattr(os, "listdir", list_before_the_fork)
-        assert group.runs()
-        assert not alive(parent)
 
 
 async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from asynclock.testing import LocalServer
-from tests import patient
 
 from .conftest import Program
 from .terminal import Session
@@ -130,40 +129,3 @@ async def test_a_pipeline_does_not_lose_its_terminal(
         assert await session.end() == 0
     finally:
         session.close()
-
-
-async def test_top_sorts_filters_and_quits(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    urls = [node.url for node in asynclock_nodes]
-    # A busy machine renews late, and top takes a lease that is overdue for one that ran out.
-    settings = {"ttl": 60.0, "max_ttl": 60.0, "restart_guard": False, "label": "web-1:77"}
-    async with patient.connect(*urls, **settings) as locks:
-        lease = await locks.lock("orders:1").acquire()
-        payment = await locks.lock("payments:1").acquire()
-        session = Session(program, "top", "--interval", "0.2")
-        try:
-            here = await session.shows("2 held")
-            await session.shows("orders:1")
-            await session.shows("payments:1")
-            await session.shows("waiting ▼")
-            session.type("sssr")
-            here = await session.shows("name ▼", here)
-            session.type("s")
-            here = await session.shows("holder ▲", here)
-            session.type("/pay")
-            here = await session.shows("filter: pay", here)
-            session.type("\r")
-            here = await session.shows("space pause", here)
-            assert "orders:1" not in session.screen[here:]
-            await lease.release()
-            await session.shows("1 released", here)
-            assert payment.held
-            await asynclock_nodes[1].freeze()
-            await session.shows("stalled", here)
-            session.type("q")
-            assert await session.end() == 0
-        finally:
-            session.close()
-            await asynclock_nodes[1].thaw()

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
 
 import asynclock
 from asynclock.contrib.dashboard import dashboard, snapshots
@@ -15,7 +14,6 @@ from asynclock.errors import ConfigurationError
 from asynclock.testing import LocalServer, lose
 from tests.cli.schema import check
 from tests.contrib.apps import PATIENT, TOKEN, client_for, memory, serving
-from tests.contrib.planted import fill
 from tests.waiting import becomes, until, waits
 
 LABEL = "host:1:<b>label</b>"
@@ -158,12 +156,6 @@ async def test_it_changes_nothing(path: str, method: str) -> None:
     assert await status(path=path, method=method, token=GOOD) == 405
 
 
-def test_it_starts_and_ends_like_any_application() -> None:
-    app = dashboard(asynclock.connect("memory://"), token=TOKEN)
-    with TestClient(app, base_url="http://localhost", client=CLIENT) as client:
-        assert client.get("/").status_code == 200
-
-
 # ---- what is answered ----------------------------------------------------------------------------
 
 TYPES = {
@@ -200,14 +192,6 @@ async def test_each_answer_is_shut_off_from_other_pages(
     assert headers.get_list("cache-control") == ["no-store"]
     if host == "localhost":
         assert headers["content-type"].partition(";")[0] == TYPES[path]
-
-
-async def test_the_page_has_no_code_of_its_own(locks: asynclock.LockManager) -> None:
-    async with client_for(locks) as client:
-        page = (await client.get("/")).text
-    assert "<script>" not in page
-    assert "style=" not in page
-    assert " on" not in page.split("<body>")[0]
 
 
 async def test_events_are_pictures_of_what_each_viewer_asks_for(
@@ -379,30 +363,6 @@ async def test_a_lock_is_found_by_its_name_its_part_and_its_holder(
     assert [one["name"] for one in by_holder if not one["exact"]] == ["readers"]
     parts = [(one["part"], one["ours"]) for one in by_holder if one["name"] == "Pool"]
     assert parts == [(lease.part, True)]
-
-
-async def test_search_sort_and_pages(asynclock_nodes: list[LocalServer]) -> None:
-    urls = [node.url for node in asynclock_nodes]
-    fence = await fill(asynclock_nodes, 2000)
-    async with asynclock.connect(*urls, **PATIENT) as locks, client_for(locks) as client:
-
-        async def state(query: str) -> Any:
-            return (await client.get(f"/state?{query}")).json()
-
-        names = []
-        for offset in range(0, 2001, 150):
-            page = await state(f"offset={offset}&limit=150")
-            assert (page["version"], page["held"], page["found"]) == (1, 2001, 2001)
-            assert page["offset"] == offset
-            names += [lock["name"] for lock in page["locks"]]
-        assert len(set(names)) == 2001
-        assert names == sorted(names)
-        found = await state("search=BULK:0019&sort=name&reverse=1&limit=3")
-        assert [lock["name"] for lock in found["locks"]] == [f"bulk:00199{n}" for n in (9, 8, 7)]
-        assert (found["found"], found["held"]) == (100, 2001)
-        first = (await state("sort=fence&reverse=1&limit=1"))["locks"][0]
-        assert first["fence"] == fence
-        assert len((await state("limit=100000"))["locks"]) == 200
 
 
 async def test_a_quarantined_node_is_never_up(asynclock_nodes: list[LocalServer]) -> None:

@@ -3,7 +3,6 @@
 No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
 """
 
-import asyncio
 import enum
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +17,7 @@ from asynclock import ConfigurationError, Lease, LockManager
 from asynclock.contrib.fastapi import Locked, Locks, locked
 from asynclock.fencing import FenceStamp, MemoryFenceStore, fence_headers
 from asynclock.fencing.fastapi import require_fence
-from tests.contrib.apps import client_of, with_locks
+from tests.contrib.apps import with_locks
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 NAME = "orders:{order_id}"
@@ -96,25 +95,6 @@ def test_the_function_may_declare_it_under_another_name_or_leave_it_to_a_depende
         assert client.get("/shops/07/042").json() == "7:42"
         with client.websocket_connect("/socket/042") as connected:
             assert connected.receive_text() == "orders:42"
-
-
-async def test_one_request_at_a_time_is_inside_however_its_path_is_written() -> None:
-    app, inside, most = with_locks("fastapi"), 0, 0
-
-    @app.post("/orders/{order_id}")
-    @locked(NAME, timeout=10)
-    async def ship(order_id: int) -> None:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0.01)
-        inside -= 1
-
-    async with client_of(app) as (client, _):
-        paths = [f"/orders/{one}" for one in ("42", "042", "+42", "4_2")]
-        answers = await asyncio.gather(*(client.post(path) for path in paths))
-    assert [answer.status_code for answer in answers] == [200] * 4
-    assert most == 1
 
 
 # ---- dependencies --------------------------------------------------------------------------------

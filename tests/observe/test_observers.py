@@ -60,9 +60,6 @@ class Otel:
             for metric in scope.metrics
         ]
 
-    def units(self) -> dict[str, str]:
-        return {metric.name: metric.unit for metric in self.metrics()}
-
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
         return [
             (dict(point.attributes or {}), point)
@@ -266,28 +263,6 @@ def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
         assert [span.parent.span_id for span in otel.spans(kind)] == handlers
 
 
-async def test_handovers_renewals_and_contention(locks: asynclock.LockManager, otel: Otel) -> None:
-    first = await locks.lock("a").acquire()
-    second = asyncio.create_task(asyncio.wait_for(_acquire(locks, "a"), 30))
-    while not locks.waiters():
-        await asyncio.sleep(0)
-    assert locks.waiters() == {"a": 1}
-    await first.extend()
-    await first.release()
-    await (await second).release()
-    assert locks.waiters() == {}
-    assert otel.total("asynclock.lease.handovers") == 1
-    assert otel.total("asynclock.lease.renewals") >= 1
-    urls = [health.node for health in locks.nodes()]
-    async with asynclock.connect(*(f"redis://{u}" for u in urls), **SETTINGS) as others:
-        async with others.lock("a"):
-            with pytest.raises(asynclock.AcquireTimeoutError):
-                await locks.lock("a").acquire(timeout=0.1)
-    assert otel.total("asynclock.acquire.refusals") >= 1
-    assert otel.total("asynclock.acquire.duration", **{"error.type": "timeout"}) == 1
-    assert len(otel.spans("asynclock.hold")) == 2
-
-
 @pytest.mark.parametrize("blocks", [False, True], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("held_by", ["this process", "another"])
 async def test_waits_are_seen_until_they_end(
@@ -366,37 +341,6 @@ async def test_losses_by_cause(
     )
     assert told["asynclock_fence"] > 0
     assert 0 < told["asynclock_held"] < 60
-
-
-async def test_a_node_that_goes_away_is_seen(
-    asynclock_nodes: list[LocalServer],
-    otel: Otel,
-    locks: asynclock.LockManager,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    locks.observe(LogEvents())
-    await asynclock_nodes[0].kill()
-
-    async def seen() -> bool:
-        down = {"asynclock.node.state": "down", "server.port": asynclock_nodes[0].port}
-        return otel.total("asynclock.node.state_changes", **down) >= 1
-
-    await until(seen, "the node is seen as down")
-    ports = [node.port for node in asynclock_nodes]
-    for name in ("asynclock.node.up", "asynclock.node.voting"):
-        assert [otel.total(name, **{"server.port": port}) for port in ports] == [0, 1, 1]
-    assert any(r.levelno == logging.WARNING for r in caplog.records)
-    assert not any(r.name == "asynclock.events" for r in caplog.records), "said twice"
-
-
-async def test_a_split_vote_and_a_quarantined_node(otel: Otel) -> None:
-    otel.telemetry(events.SplitVote("a"))
-    assert otel.total("asynclock.acquire.split_votes") == 1
-    for event in (events.NodeUp("n"), events.NodeQuarantined("n", "restarted", 60.0)):
-        otel.telemetry(event)
-    at = {"server.address": "n"}
-    assert otel.total("asynclock.node.up", **at) == 1
-    assert otel.total("asynclock.node.voting", **at) == 0
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -486,23 +430,6 @@ async def test_no_record_has_an_owner_id(
 # ---- no harm -------------------------------------------------------------------------------------
 
 
-async def test_a_failing_observer_breaks_nothing(
-    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(event: events.Event) -> None:
-        raise RuntimeError("observer")
-
-    seen: list[events.Event] = []
-    urls = [node.url for node in asynclock_nodes]
-    async with asynclock.connect(*urls, **SETTINGS, observers=[fail, seen.append]) as locks:
-        for _ in range(5):
-            async with locks.lock("a") as lease:
-                assert lease.held
-    assert sum(isinstance(event, events.Released) for event in seen) == 5
-    failures = [record for record in caplog.records if "observer failed" in record.getMessage()]
-    assert len(failures) == 1
-
-
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_an_observer_ends_no_task_and_no_loop(
     caplog: pytest.LogCaptureFixture, error: type[BaseException]
@@ -518,22 +445,6 @@ def test_an_observer_ends_no_task_and_no_loop(
 
 
 # ---- nodes that are up and give no votes ---------------------------------------------------------
-
-
-async def test_a_node_that_answers_with_errors_counts_as_voting_and_its_votes_as_failed(
-    asynclock_nodes: list[LocalServer], locks: asynclock.LockManager, otel: Otel
-) -> None:
-    await locks.ready()
-    for node in asynclock_nodes[:2]:
-        await node.command("SET", "large", "x" * 3_000_000)
-        await node.command("CONFIG", "SET", "maxmemory", "1mb")
-    with pytest.raises(asynclock.QuorumUnavailableError, match="OOM"):
-        await locks.lock("a").acquire(timeout=1)
-    for node in asynclock_nodes[:2]:
-        assert otel.total("asynclock.node.voting", **{"server.port": node.port}) == 1
-        failed = {"server.port": node.port, "asynclock.vote": "failed"}
-        assert otel.total("asynclock.node.votes", **failed) >= 1
-    assert otel.total("asynclock.acquire.duration", **{"asynclock.outcome": "outage"}) == 1
 
 
 async def rejected(locks: asynclock.LockManager) -> bool:

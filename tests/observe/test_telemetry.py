@@ -250,42 +250,125 @@ def test_votes_are_counted_by_node_and_by_what_it_said(otel: Otel) -> None:
     assert found == {(1, "granted"): 2, (2, "refused"): 1, (2, "open"): 1}
 
 
-def test_attempts_that_others_won_or_nobody(otel: Otel) -> None:
-    told(otel, events.Contended("a", "web", 1.0), events.SplitVote("a"), events.SplitVote("a"))
+# ---- each figure as a whole: what an operator reads beside the number ----------------------------
+
+EVERYTHING: tuple[events.Event, ...] = (
+    events.Acquired("a", "owner", 7, 2.5, 0, True),
+    events.Renewed("a", "owner", 7, 9.0),
+    events.Released("a", "owner", 7, 3.0, 6.5),
+    events.Lost("b", "owner", 8, "it ran out", 4.0),
+    events.Contended("a", "web", 1.0),
+    events.SplitVote("a"),
+    events.Voted("a", {"n:1": "granted"}),
+    events.NodeUp("n:1"),
+)
+FIGURES = {
+    "asynclock.acquire.duration": ("s", "From the call to a lease or an error."),
+    "asynclock.hold.duration": ("s", "From the grant to the release or loss."),
+    "asynclock.lease.remaining": ("s", "Validity left at the release."),
+    "asynclock.lease.active": ("{lease}", "Leases that are held."),
+    "asynclock.lease.renewals": ("{renewal}", "Extensions by a quorum."),
+    "asynclock.lease.handovers": ("{handover}", "Passed on in the process."),
+    "asynclock.lease.losses": ("{loss}", "Ended against the holder's will."),
+    "asynclock.acquire.longest_wait": ("s", "How long the first of them has waited."),
+    "asynclock.acquire.outcomes": ("{acquire}", "Calls that ended."),
+    "asynclock.acquire.refusals": ("{refusal}", "Attempts that others won."),
+    "asynclock.acquire.split_votes": ("{vote}", "Attempts that nobody won."),
+    "asynclock.acquire.waiting": ("{task}", "Tasks that wait now for a name that is held."),
+    "asynclock.node.votes": ("{vote}", "What nodes had answered when it was decided."),
+    "asynclock.node.state_changes": ("{change}", "Nodes that came or went."),
+    "asynclock.node.up": ("{node}", "1 while a connection to the node is ready."),
+    "asynclock.node.voting": ("{node}", "1 while the node is up and no guard bars it."),
+}
+
+
+def test_each_figure_says_what_it_is_and_has_its_unit(otel: Otel) -> None:
+    """Dashboards of metrics show these words beside the name."""
+    told(otel, *EVERYTHING)
+    found = {metric.name: (metric.unit, metric.description) for metric in otel.metrics()}
+    assert found == FIGURES
     assert figure(otel, "asynclock.acquire.refusals") == ({}, 1)
-    assert figure(otel, "asynclock.acquire.split_votes") == ({}, 2)
+    assert figure(otel, "asynclock.acquire.split_votes") == ({}, 1)
 
 
-# ---- units ---------------------------------------------------------------------------------------
+def test_figures_and_spans_are_of_this_library(otel: Otel) -> None:
+    told(otel, *EVERYTHING)
+    data = otel.reader.get_metrics_data()
+    assert data
+    scopes = {scope.scope.name for one in data.resource_metrics for scope in one.scope_metrics}
+    spans = otel.exporter.get_finished_spans()
+    assert scopes == {span.instrumentation_scope.name for span in spans} == {"asynclock"}
 
 
-def test_each_figure_has_its_unit(otel: Otel) -> None:
+@pytest.mark.parametrize(("handed_over", "votes"), [(True, 0), (True, 3), (False, 3), (False, 0)])
+def test_a_lease_that_was_handed_over_says_so(otel: Otel, votes: int, *, handed_over: bool) -> None:
     told(
         otel,
-        events.Acquired("a", "owner", 7, 2.5, 0, True),
-        events.Renewed("a", "owner", 7, 9.0),
-        events.Released("a", "owner", 7, 3.0, 6.5),
-        events.Lost("b", "owner", 8, "it ran out", 4.0),
-        events.Contended("a", "web", 1.0),
-        events.SplitVote("a"),
-        events.Voted("a", {"n:1": "granted"}),
-        events.NodeUp("n:1"),
+        events.Acquired("a", "owner", 7, 0.5, votes, handed_over),
+        events.Released("a", "owner", 7, 1.0, 5.0),
     )
-    assert otel.units() == {
-        "asynclock.acquire.duration": "s",
-        "asynclock.hold.duration": "s",
-        "asynclock.lease.remaining": "s",
-        "asynclock.lease.active": "{lease}",
-        "asynclock.lease.renewals": "{renewal}",
-        "asynclock.lease.handovers": "{handover}",
-        "asynclock.lease.losses": "{loss}",
-        "asynclock.acquire.longest_wait": "s",
-        "asynclock.acquire.outcomes": "{acquire}",
-        "asynclock.acquire.refusals": "{refusal}",
-        "asynclock.acquire.split_votes": "{vote}",
-        "asynclock.acquire.waiting": "{task}",
-        "asynclock.node.votes": "{vote}",
-        "asynclock.node.state_changes": "{change}",
-        "asynclock.node.up": "{node}",
-        "asynclock.node.voting": "{node}",
+    (wait,), (hold,) = otel.spans("asynclock.acquire"), otel.spans("asynclock.hold")
+    known = {
+        "asynclock.lock.name": "a",
+        "asynclock.lease.fence": 7,
+        "asynclock.lease.handed_over": handed_over,
     }
+    assert dict(hold.attributes) == {**known, "asynclock.holder_id": events.holder_id("owner")}
+    assert dict(wait.attributes) == {**known, "asynclock.outcome": "acquired"}
+    assert (wait.kind, hold.kind) == (SpanKind.CLIENT, SpanKind.INTERNAL)
+    assert otel.total("asynclock.lease.handovers") == handed_over
+
+
+def test_the_end_of_one_lease_ends_no_other(otel: Otel) -> None:
+    told(
+        otel,
+        events.Acquired("a", "one", 7, 0.5, 3, False),
+        events.Released("b", "two", 7, 1.0, 5.0),
+        events.Lost("a", "one", 6, "it ran out", 4.0),
+    )
+    assert otel.spans("asynclock.hold") == []
+    assert otel.total("asynclock.lease.active") == 1
+    assert otel.total("asynclock.hold.duration") == 0
+
+
+def test_a_node_that_never_connected_is_not_up(otel: Otel) -> None:
+    told(otel, events.NodeQuarantined("n", "it restarted", 0.0), events.NodeDown("m", "refused"))
+    for name in ("asynclock.node.up", "asynclock.node.voting"):
+        assert {known["server.address"]: point.value for known, point in otel.points(name)} == {
+            "n": 0,
+            "m": 0,
+        }
+
+
+# ---- events that come late, or of which it knows nothing -----------------------------------------
+
+
+def test_a_release_after_the_loss_ends_no_second_hold() -> None:
+    otel = Otel()
+    for event in (
+        events.Acquired("a", "owner", 1, 0.1, 3, False),
+        events.Lost("a", "owner", 1, "gone", 1.0),
+        events.Released("a", "owner", 1, 1.0, 0.0),
+    ):
+        otel.telemetry(event)
+    (span,) = otel.spans("asynclock.hold")
+    assert span.attributes["error.type"] == "lease_lost"
+    assert otel.total("asynclock.lease.active") == 0
+
+
+def test_events_of_a_later_version_change_no_known_figure() -> None:
+    class Later(events.Event):
+        pass
+
+    class NodeLater(events.NodeEvent):
+        pass
+
+    otel = Otel()
+    otel.telemetry(events.NodeUp("n"))
+    for event in (Later(), NodeLater("n")):
+        otel.telemetry(event)
+    at = {"server.address": "n"}
+    assert otel.total("asynclock.node.up", **at) == 1
+    changes = otel.points("asynclock.node.state_changes")
+    states = [known["asynclock.node.state"] for known, _ in changes]
+    assert sorted(states) == ["unknown", "up"]

@@ -208,7 +208,7 @@ def test_a_call_to_a_server(url: str, begin: str) -> None:
 @pytest.mark.parametrize(
     ("cause", "code"),
     [
-        ("it does not speak RESP3", "not-redis"),
+        ("it does not speak the Redis protocol", "not-redis"),
         ("a reply that nobody asked for", "not-redis"),
         ("needs Redis 6.2", "version"),
         ("connection refused", "unreachable"),

@@ -89,6 +89,25 @@ def test_all_processes_are_looked_at_only_when_the_known_one_has_ended(
     assert scans == 1
 
 
+def test_a_process_that_starts_during_a_scan_counts(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent ends before the scan looks at it, and the list of the scan is older."""
+    listdir = os.listdir
+
+    def list_before_the_fork(path: Any) -> list[str]:
+        found = listdir(path)
+        proc.has(NUMBER + 1, NUMBER, "Z")
+        proc.has(NUMBER + 2, NUMBER)
+        (proc.folder / "loadavg").write_bytes(b"0.1 0.2 0.3 1/2 4000010\n")
+        return found
+
+    monkeypatch.setattr(os, "listdir", list_before_the_fork)
+    proc.has(NUMBER, NUMBER, "Z")
+    proc.has(NUMBER + 1, NUMBER)
+    assert Group(NUMBER).runs()
+
+
 def test_a_group_that_has_ended_or_runs_as_another_user(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:

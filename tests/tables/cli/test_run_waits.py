@@ -20,7 +20,7 @@ from asynclock.cli._output import Status
 from asynclock.cli._settings import Settings
 from asynclock.cli.child import FORWARDED
 from asynclock.cli.run import RunArguments
-from asynclock.errors import AcquireTimeoutError, ConfigurationError
+from asynclock.errors import AcquireTimeoutError, ConfigurationError, QuorumUnavailableError
 from asynclock.testing import memory_node
 from tests.waiting import in_virtual_time
 
@@ -253,6 +253,16 @@ async def test_a_person_is_told_of_each_change_of_the_missing_nodes(
     fleet.is_(0, "down", "can't connect")
     assert await said() == one, "again, since it had come back"
     reporting.cancel()
+
+
+@in_virtual_time
+async def test_a_log_is_told_of_no_missing_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "bc":
+        memory_node(name).kill()
+    async with asynclock.connect(*NODES) as locks:
+        with pytest.raises(QuorumUnavailableError):
+            await made(Guarding(), timeout=10.0)._acquire(locks)
+    assert "can grant it now" not in capsys.readouterr().err
 
 
 @in_virtual_time
