@@ -15,7 +15,7 @@ from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests import patient
 from tests.tables.inside import names_in_use
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 BLOCKING = "_asyncio_future_blocking"
 """What a task sets to False when it begins to wait for a future."""
@@ -129,7 +129,7 @@ BODIES: dict[str, Body] = {
 }
 
 
-async def driven(coroutine: Any, steps: int) -> bool:
+async def driven(coroutine: Any, steps: int, patience: float = 0.05) -> bool:
     """Drive a coroutine; return whether it made so many steps before it ended or waited long."""
     for _ in range(steps):
         try:
@@ -138,7 +138,7 @@ async def driven(coroutine: Any, steps: int) -> bool:
             return False
         if awaited is not None:
             setattr(awaited, BLOCKING, False)
-            if not (await asyncio.wait([awaited], timeout=0.05))[0]:
+            if not (await asyncio.wait([awaited], timeout=patience))[0]:
                 return False
     return True
 
@@ -170,7 +170,7 @@ async def test_closed_in_another_thread_in_any_step(
             await asyncio.to_thread(coroutine.close)
             await until(lambda: not locks.leases() and not locks.statistics().waiting)
         assert steps > 2
-        await driven(rival, 30)
+        await driven(rival, 30, PATIENCE)  # to its end
         await nothing_left(locks, asynclock_nodes)
     assert threads == {threading.get_ident()}
 

@@ -446,8 +446,10 @@ reply_under_way = object()
 @contextlib.asynccontextmanager
 async def spreading(behind: Sequence[LocalServer]) -> AsyncIterator[str]:
     """Yield the URL of a proxy that sends each command to a server chosen by its first key."""
+    served: list[asyncio.Task[Any]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.extend(filter(None, [asyncio.current_task()]))
         links = [await asyncio.open_connection(one.host, one.port) for one in behind]
         with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError):
             while True:
@@ -463,6 +465,7 @@ async def spreading(behind: Sequence[LocalServer]) -> AsyncIterator[str]:
 
     async with await asyncio.start_server(serve, "127.0.0.1") as proxy:
         yield f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*served)  # the clients have gone
 
 
 @pytest.mark.parametrize(
