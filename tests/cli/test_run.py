@@ -141,7 +141,7 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     assert last_beat(file) < broken + 4.0
     assert "can't be renewed: the command gets SIGTERM now, and SIGKILL 0." in ended.err
     assert re.search(r"\d: down: .*Connection refused", ended.err)
-    assert "'j' was lost: no quorum renewed it before its ttl ran out" in ended.err
+    assert re.search(r"lost.*: no quorum renewed it before its ttl ran out", ended.err)
 
 
 @pytest.mark.parametrize(
