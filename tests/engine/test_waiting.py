@@ -37,7 +37,7 @@ async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServ
 
 async def test_waiters_cost_memory_not_commands(asynclock_nodes: list[LocalServer]) -> None:
     node = asynclock_nodes[0]
-    async with connect([node]) as holder, connect([node]) as locks, holder.lock("a", ttl=60):
+    async with connect([node], ttl=60) as holder, connect([node]) as locks, holder.lock("a"):
         tasks = [asyncio.create_task(locks.lock("a").acquire().__aenter__()) for _ in range(2000)]
         await until(lambda: locks.statistics().waiting == 2000)
         before = await _commands(node)
