@@ -14,9 +14,8 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
@@ -35,7 +34,6 @@ LARGEST = 65_536
 """Maximum number of bytes of a result, or of its JSON in UTF-8."""
 DEEPEST = 100
 """Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
-SUPERSEDED = "a later run has begun, so no result of this one is kept"
 
 
 class _Record(NamedTuple):
@@ -161,11 +159,9 @@ class Run(_settings.Answering):
         if self.lease is None:
             return False
         try:
-            failure = await self._keep()
+            await self._keep(None)
         finally:  # also if this is cancelled
             released = await self.lease.release()
-        if failure is not None:
-            raise failure
         return released
 
     async def __aenter__(self) -> Self:
@@ -181,20 +177,16 @@ class Run(_settings.Answering):
         trace: TracebackType | None,
         /,
     ) -> None:
-        lease, failure = self.lease, None
+        lease = self.lease
         if lease is None:
             return
         try:
             if kind is not GeneratorExit:  # a coroutine being closed can't await
-                failure = await self._keep()
+                await self._keep(error)
         except BaseException as cut:
             await lease.__aexit__(type(cut), cut, cut.__traceback__)
             raise
         await lease.__aexit__(kind, error, trace)
-        if failure is not None and error is not None:
-            error.add_note(f"The result is not known to be kept: {failure}")
-        elif failure is not None:
-            raise failure
 
     def _learn(self, stored: str | None) -> _Record:
         """Take over the result in the register, if one is kept; return what the register has."""
@@ -203,8 +195,11 @@ class Run(_settings.Answering):
             self.done, self.fence, self.result = True, found.fence, found.value
         return found
 
-    async def _write(self, lease: Lease, deadline: float) -> bool:
-        """Write this run's claim, or its result once it is finished; return whether it is kept."""
+    async def _write(self, lease: Lease, deadline: float) -> None:
+        """Write this run's claim, or its result once it is finished.
+
+        Raises LeaseLostError if that comes too late: a later run has begun.
+        """
         mine = _Record(lease.fence, self._id, *self._value)
 
         def step(stored: str | None) -> str | None:
@@ -214,28 +209,24 @@ class Run(_settings.Answering):
             late = mine.form or found.form or found.fence > mine.fence
             return stored if late and found.run not in ("", self._id) else mine.written()
 
-        return self._learn(await self._register.change(step, deadline)).run == self._id
+        found = self._learn(await self._register.change(step, deadline))
+        if found.run != self._id and (mine.form or not found.form):
+            raise lease._loss_error("a later run has begun, so no result of this one is kept")
 
-    async def _begin(self, lease: Lease, deadline: float) -> None:
-        """Claim the name under `lease`, unless a result is kept."""
-        ours = await self._write(lease, deadline)
-        if self.done:
-            await lease.release()
-        elif not ours:
-            raise lease._loss_error(SUPERSEDED)
-        else:
-            self.lease, self.fence = lease, lease.fence
-
-    async def _keep(self) -> AsyncLockError | None:
-        """Keep the value passed to `finish`, if there is one; return why that failed."""
-        if not self._value or self.done or self.lease is None:
-            return None
+    async def _keep(self, error: BaseException | None) -> None:
+        """Keep the value passed to `finish`, if there is one; a failure is a note of `error`."""
+        lease = self.lease
+        if not self._value or self.done or lease is None:
+            return
         # In a task of the manager, because what is done must be kept even if the caller is
         # cancelled now.
-        work = self._store(self.lease)
-        task = self._engine.background.spawn(work, f"asynclock: keep {self.name}")
+        task = self._engine.background.spawn(self._store(lease), f"asynclock: keep {self.name}")
         await wait_out(task)
-        return self.lease._loss_error() if task.cancelled() else task.result()
+        failure = lease._loss_error() if task.cancelled() else task.result()
+        if failure is not None and error is None:
+            raise failure
+        if failure is not None and error is not None:
+            error.add_note(f"The result is not known to be kept: {failure}")
 
     async def _store(self, lease: Lease) -> AsyncLockError | None:
         lease._notice_end()
@@ -243,10 +234,10 @@ class Run(_settings.Answering):
             with contextlib.suppress(QuorumUnavailableError):  # the change asks for longer
                 if not await lease.check():
                     return lease._loss_error()
-            ours = await self._write(lease, _clock.now() + lease.remaining())
+            await self._write(lease, _clock.now() + lease.remaining())
         except AsyncLockError as error:
             return error
-        return None if ours else lease._loss_error(SUPERSEDED)
+        return None
 
 
 @_settings.made_by("connect(...).once(key)")
@@ -296,8 +287,7 @@ class Once(Acquirable[Run]):
             async with self._again(key) as found:
                 if not found.done:
                     found.finish(await call(found.lease))
-            result: R = found.result
-            return result
+            return cast("R", found.result)
 
         return decorator(run, "once", self.name, self._lease)(function)
 
@@ -310,11 +300,14 @@ class Once(Acquirable[Run]):
         deadline = asked if once else None if timeout is None else asked + timeout
         if run._learn(await self._register.read(deadline)).form:
             return run
-        call = partial(Acquire, self._engine, self._spec, self._options, timeout)
-        lease = await call(once=once, since=asked)
+        lease = await Acquire(self._engine, self._spec, self._options, timeout, once, asked)
         try:
-            end = inf if deadline is None else deadline
-            await run._begin(lease, min(end, _clock.now() + lease.remaining()))
+            end = _clock.now() + lease.remaining()
+            await run._write(lease, end if deadline is None else min(end, deadline))
+            if run.done:
+                await lease.release()
+            else:
+                run.lease, run.fence = lease, lease.fence
         except BaseException:
             self._engine.clean_up(lease._let_go)
             raise

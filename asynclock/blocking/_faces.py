@@ -476,7 +476,6 @@ def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
         with type(once)(once._manager, inner=inner._again(key)) as found:
             if not found.done:
                 found.finish(call(found.lease))
-        result: R = found.result
-        return result
+        return cast("R", found.result)
 
     return decorator(run, "once", inner.name, inner._lease)(function)
