@@ -236,18 +236,10 @@ class Lease(_settings.Answering):
             raise ConfigurationError(
                 f"a message must be a str of at most {LONGEST_MESSAGE} characters"
             )
-        return await self._publish(text or None)
+        return await self._publish(text or None).decided
 
-    async def _publish(self, text: str | None) -> bool:
-        """Do the work of `publish`; None takes the message back."""
-        grant, engine = self._note_message(text), self._engine
-        check = Check(engine, grant)
-        engine.publish(grant, check)
-        await check.decided
-        return check.kept >= engine.multiplexer.quorum
-
-    def _note_message(self, text: str | None) -> Grant:
-        """Note what the lease publishes, for the next renewal; send nothing now."""
+    def _publish(self, text: str | None) -> Check:
+        """Send a message, now and with each renewal; None takes it back. Return the vote on it."""
         self._check_loop()
         grant, engine = self._grant, self._engine
         if grant is None or not self.held:
@@ -258,7 +250,9 @@ class Lease(_settings.Answering):
         if text is not None:
             message = Message(self.fence, next(MESSAGE_NUMBERS), self.owner, text)
             engine.messages[grant] = json.dumps(message).encode()
-        return grant
+        check = Check(engine, grant)
+        engine.publish(grant, check)
+        return check
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
@@ -271,14 +265,13 @@ class Lease(_settings.Answering):
         text. Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop
         than the manager's.
         """
-        grants = [] if self._grant is None else [self._grant]
-        return wanted(self._engine, grants, self._endings())  # which doesn't keep the lease
+        return wanted(self._engine, [self])
 
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
 
         It is called once, as soon as `wanted` would return, and not at all if the lease ends before
-        that or is dropped. Its exceptions are logged.
+        that or is dropped. Its exceptions go to the exception handler of the event loop.
         """
         _settings.callback(callback)
         self._check_loop()
@@ -473,10 +466,11 @@ class Lease(_settings.Answering):
         return (interrupted and kind is not GeneratorExit) or None
 
 
-async def wanted(
-    engine: Engine, grants: Sequence[Grant], endings: Sequence[asyncio.Future[None]]
-) -> str | None:
-    """Do the work of `Lease.wanted` for the leases of these grants, until one of them ends."""
+async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
+    """Do the work of `Lease.wanted` until one of the leases ends."""
+    grants = [lease._grant for lease in leases if lease._grant is not None]
+    endings = [lease._ending() for lease in leases]
+    del leases  # the program may drop them while this waits
     asked = [grant.spec.requests(grant.owner) for grant in grants]
     lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
 
@@ -485,17 +479,19 @@ async def wanted(
 
     for ending in endings:
         ending.add_done_callback(wake)
+    by: list[bytes] = []
     try:
         while endings and not any(ending.done() for ending in endings):
+            if by:
+                for grant in grants:  # the next lease of this process wasn't asked for
+                    grant.keep_here()
+                return refusals.label(by[0].decode("utf-8", "replace"))
             armed, quorum = lookout.begin(), engine.multiplexer.quorum
             for keys in asked:
                 look = Command.plain("MGET", *keys, keys=keys)
-                replies = await ask_all(engine, look, enough=quorum, arm=armed)
-                for by in stored(replies.values()):
-                    for grant in grants:  # the next lease of this process wasn't asked for
-                        grant.keep_here()
-                    return refusals.label(by.decode("utf-8", "replace"))
-            await lookout.wait(grants[0].ttl)
+                by += stored((await ask_all(engine, look, enough=quorum, arm=armed)).values())
+            if not by:
+                await lookout.wait(grants[0].ttl)
         return None
     finally:
         for ending in endings:
@@ -509,12 +505,10 @@ async def _call_back(
     callback: Callable[[Lease], object],
 ) -> None:
     with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        await asked
-        if (lease := reference()) is not None and not lease._ended:
-            try:
-                callback(lease)
-            except Exception:
-                _log.exception("a callback failed when %r was asked for", lease.name)
+        if await asked is None:
+            return
+    if (lease := reference()) is not None:
+        callback(lease)
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:
@@ -525,8 +519,7 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
     engine.ready()
     check = Check(engine, grant)
     engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
-    await check.decided
-    if check.kept >= engine.multiplexer.quorum:
+    if await check.decided:
         return True
     if not check.gone:
         raise refusals.outage(check)
@@ -549,7 +542,8 @@ class Check(Vote):
         self._missing = 0
         self.kept: int = 0
         """Number of nodes that keep the grant for us, as far as their votes count."""
-        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Its result is whether a quorum keeps the grant."""
 
     @property
     def gone(self) -> bool:
@@ -570,4 +564,4 @@ class Check(Vote):
         self._left -= 1
         decided = self.kept >= self._quorum or self.gone or not self._left
         if decided and not self.decided.done():
-            self.decided.set_result(None)
+            self.decided.set_result(self.kept >= self._quorum)

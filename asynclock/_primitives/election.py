@@ -94,7 +94,7 @@ class Term:
         if not self.held:
             raise self.lease._loss_error()
         self.value = _checked(value)
-        return await self.lease._publish(self.value)
+        return await self.lease._publish(self.value).decided
 
     async def resign(self) -> bool:
         """End the term, so that another candidate may lead; return whether we led until now."""
@@ -233,7 +233,7 @@ def _announce(reference: ReferenceType[Term]) -> None:
     # has dropped the term.
     term = reference()
     if term is not None and term.held:
-        term.lease._engine.publish(term.lease._note_message(term.value))
+        term.lease._publish(term.value)
 
 
 def _checked(value: object) -> str:

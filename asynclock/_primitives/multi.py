@@ -118,10 +118,7 @@ class Hold(_settings.Answering):
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
-        leases = self._leases if self._outcome is None else ()
-        grants = [lease._grant for lease in leases if lease._grant is not None]
-        endings = self._endings() if leases else ()
-        return wanted(self._leases[0]._engine, grants, endings)
+        return wanted(self._leases[0]._engine, () if self._outcome is not None else self._leases)
 
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
