@@ -143,8 +143,13 @@ async def driven(coroutine: Any, steps: int, patience: float = 0.05) -> bool:
     return True
 
 
-@pytest.mark.parametrize("taken", [False, True])
-@pytest.mark.parametrize("kind", BODIES)
+WAITS = ("lock", "multi", "name by name", "read")
+"""Of those whose calls wait alike, one."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"), [*((kind, False) for kind in BODIES), *((kind, True) for kind in WAITS)]
+)
 async def test_closed_in_another_thread_in_any_step(
     asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch, kind: str, taken: bool
 ) -> None:

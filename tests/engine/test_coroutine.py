@@ -17,6 +17,7 @@ from asynclock.testing import LocalServer
 from tests import patient
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("small_heap")
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
 
 CALLS: dict[str, Call] = {

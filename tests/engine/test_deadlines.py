@@ -1,6 +1,6 @@
 """How late a call may be: by its timeout, or by a node timeout or two if that is longer.
 
-All is tried in virtual time, where no busy machine is late; one lock also on real servers.
+All is tried in virtual time, where no busy machine is late.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking, start, virtual
 from tests.tables.inside import chance, now
@@ -23,11 +22,6 @@ TRIP = 0.35
 """One round trip fits into a node timeout, two do not."""
 SLACK = 0.05
 """Seconds that virtual time may add; a further round trip takes far longer."""
-REAL_TIMEOUT, REAL_TRIP = 1.3, 0.8
-"""The same on real servers."""
-BUSY = 0.7
-"""What a busy machine may add to it, still less than a further round trip."""
-
 Wanted = Callable[[asynclock.LockManager], Any]
 KINDS: dict[str, Wanted] = {
     "lock": lambda locks: locks.lock("a"),
@@ -106,54 +100,6 @@ async def test_no_primitive_is_later_than_its_timeout_or_one_node_timeout(
             if isinstance(found, asynclock.AsyncLockError):
                 assert isinstance(found, asynclock.AcquireTimeoutError)
         assert taken
-
-
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize(("kind", "timeout"), [("lock", 0), ("lock", 1.9), ("semaphore", 0)])
-async def test_nor_is_a_lock_on_real_servers(
-    asynclock_nodes: list[LocalServer], kind: str, timeout: float, n: int
-) -> None:
-    async with real(asynclock_nodes[:n]) as (locks, others, proxies):
-        taken = await fill(KINDS[kind](others))
-        for proxy in proxies:
-            proxy.delay(REAL_TRIP)
-        found, took = await attempt(KINDS[kind](locks), timeout)
-        if isinstance(found, asynclock.Lease):
-            assert kind == "semaphore"  # the first look met the free place: chance decides
-        else:
-            # On a busy machine no node may have answered in time.
-            assert isinstance(
-                found, asynclock.AcquireTimeoutError | asynclock.QuorumUnavailableError
-            )
-        assert took < max(timeout, REAL_TIMEOUT) + BUSY
-        assert taken
-
-
-@pytest.mark.parametrize("n", [1, 3])
-async def test_nor_is_a_change_on_real_servers(asynclock_nodes: list[LocalServer], n: int) -> None:
-    async with real(asynclock_nodes[:n]) as (locks, _, proxies):
-        for proxy in proxies:
-            proxy.delay(REAL_TRIP)
-        began = now()
-        await locks.event("a").set(timeout=0)
-        assert 2 * REAL_TRIP <= now() - began < 2 * REAL_TIMEOUT + BUSY
-
-
-@contextlib.asynccontextmanager
-async def real(
-    nodes: list[LocalServer],
-) -> AsyncIterator[tuple[asynclock.LockManager, asynclock.LockManager, list[FaultProxy]]]:
-    """Two managers that have met servers behind proxies."""
-    settings: dict[str, Any] = {"node_timeout": REAL_TIMEOUT, "restart_guard": False}
-    async with contextlib.AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        proxies = [await enter(FaultProxy(one)) for one in nodes]
-        urls = [proxy.url for proxy in proxies]
-        locks = await enter(asynclock.connect(*urls, **settings))
-        others = await enter(asynclock.connect(*urls, **settings))
-        async with others.lock("warm"), locks.lock("met"):
-            pass
-        yield locks, others, proxies
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])

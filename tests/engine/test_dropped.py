@@ -5,7 +5,7 @@ import contextvars
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from asynclock.testing import until as found
 from tests.patient import connect_to as connect
 from tests.waiting import until
 
+# All of the heap may take the collector longer than the ttl.
+pytestmark = pytest.mark.usefixtures("small_heap")
 who = contextvars.ContextVar("who", default="nobody")
 
 TTL = 1.2
@@ -31,14 +33,6 @@ LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "semaphore": lambda locks: locks.semaphore("a", 2).acquire(),
     "election": lambda locks: locks.election("a").campaign("me"),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_heap() -> Iterator[None]:
-    """Let the collector look at the test's own objects only, or it may take longer than the ttl."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("kind", LOCKS)

@@ -9,7 +9,6 @@ import pytest
 import asynclock
 from asynclock.testing import lose
 from asynclock.testing.memory import MemoryNode
-from tests.engine.batches import listen
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import names_in_use, now
 from tests.waiting import in_virtual_time, until
@@ -229,12 +228,3 @@ async def test_a_loss_is_logged_with_what_its_reader_needs(on: Nodes) -> None:
     assert facts["asynclock_fence"] == lease.fence
     assert facts["asynclock_reason"] == lease.lost_reason
     assert facts["asynclock_held"] == pytest.approx(2.0, abs=0.05)
-
-
-@virtual
-async def test_a_lock_that_nobody_else_wants_costs_two_requests(on: Nodes) -> None:
-    """One to acquire and one to release: fences are reserved for those who wait."""
-    sent = [listen(node) for node in on.nodes]
-    async with on.locks.lock("a"):
-        await asyncio.sleep(1)
-    assert sent == [["acquire", "release"]] * 3

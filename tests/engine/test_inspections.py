@@ -72,6 +72,7 @@ async def test_what_other_programs_wrote_is_shown_and_breaks_nothing(on: Nodes) 
     found = await on.locks.inspect("a")
     assert [bool(view.error) for view in found.nodes] == [True, False, False]
     on.nodes[0].thaw()
+    assert await on.locks.lock("a").try_acquire() is None
 
 
 @virtual

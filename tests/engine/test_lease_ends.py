@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import events
 from asynclock.testing import lose
-from tests.engine.virtual_nodes import GONE, KEY, Nodes, start, virtual
-from tests.waiting import until
+from tests.engine.virtual_nodes import Nodes, virtual
 
 
 def complaints() -> list[dict[str, Any]]:
@@ -85,28 +83,6 @@ async def test_a_coroutine_that_is_closed_after_its_lease_ended_ends_nothing(
     assert seen == []
     assert on.locks.statistics().released == before + (end == "released")
     assert await lease.release() is (end == "released")
-
-
-@virtual
-async def test_a_loss_that_the_release_shows_tells_how_long_this_lease_was_held(on: Nodes) -> None:
-    """Another lease of this process had the grant before."""
-    seen: list[events.Event] = []
-    on.locks.observe(lambda event: seen.append(event) if isinstance(event, events.Lost) else None)
-    first = await on.locks.lock("a").acquire()
-    waiting = start(on.locks.lock("a").acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    await asyncio.sleep(0.05)
-    await first.release()
-    second = await waiting
-    assert second.owner == first.owner
-    await asyncio.sleep(3)
-    for node in on.nodes:
-        await node.command("DEL", KEY)
-    assert await second.release() is False
-    (event,) = seen
-    assert isinstance(event, events.Lost)
-    assert (event.reason, event.fence) == (GONE, second.fence)
-    assert event.held == pytest.approx(3.0, abs=0.01)
 
 
 @virtual

@@ -1,7 +1,6 @@
 """What a lease says of itself while it is held, entered, lost and released. In virtual time."""
 
 import asyncio
-import gc
 from typing import Any
 
 import pytest
@@ -31,17 +30,6 @@ async def test_who_stops_waiting_for_a_loss_disturbs_nobody_else_who_waits(on: N
     await asyncio.wait_for(lease.wait_lost(), 0.1)
 
 
-@virtual
-async def test_the_end_is_told_after_a_release_too(on: Nodes) -> None:
-    lease = await on.locks.lock("a").acquire()
-    waiting = start(lease.wait_lost())
-    await asyncio.sleep(0.1)
-    await lease.release()
-    await asyncio.wait_for(waiting, 0.1)
-    await asyncio.wait_for(lease.wait_lost(), 0.1)
-    assert lease.lost_reason is None
-
-
 async def end_unnoticed(on: Nodes, **options: Any) -> asynclock.Lease:
     """Return a lease whose time ran out while no timer could tell, as in a busy loop."""
     lease = await on.locks.lock("a", **options).acquire()
@@ -60,17 +48,6 @@ async def test_no_body_begins_with_a_lease_that_ended_unnoticed(on: Nodes) -> No
     assert not entered
     assert lost.value.reason == lease.lost_reason == UNNOTICED
     assert (lost.value.name, lost.value.owner, lost.value.fence) == ("a", lease.owner, lease.fence)
-
-
-@virtual
-async def test_a_lease_that_ended_unnoticed_is_neither_extended_nor_released(on: Nodes) -> None:
-    lease = await end_unnoticed(on)
-    assert lease.remaining() == 0.0
-    with pytest.raises(asynclock.LeaseLostError, match="expired"):
-        await lease.extend()
-    assert await lease.release() is False
-    assert await lease.release() is False
-    assert (on.locks.statistics().lost, on.locks.statistics().released) == (1, 1)
 
 
 @virtual
@@ -153,33 +130,6 @@ async def test_a_hold_is_interrupted_although_an_inner_one_has_ended(on: Nodes) 
             asyncio.get_running_loop().call_later(1, lose, outer)
             await asyncio.sleep(100)
     assert now() - began == pytest.approx(1.0, abs=0.05)
-
-
-@virtual
-async def test_a_dropped_lease_is_lost_at_the_end_of_its_ttl_and_once(on: Nodes) -> None:
-    seen: list[events.Event] = []
-    on.locks.observe(lambda event: seen.append(event) if isinstance(event, events.Lost) else None)
-    lease = await on.locks.lock("a").acquire()
-    owner = lease.owner
-    held = await on.locks.lock("b").acquire()
-    await asyncio.sleep(5)
-    with pytest.warns(ResourceWarning, match="'a'.*dropped") as warned:
-        del lease
-        gc.collect()
-    assert len([one for one in warned if "released" in str(one.message)]) == 1
-    with pytest.warns(ResourceWarning, match="'c'.*dropped") as warned:
-        await on.locks.lock("c", renew=False).acquire()
-        gc.collect()
-    assert len([one for one in warned if "released" in str(one.message)]) == 1, "of it alone"
-    waiting = start(on.locks.lock("a").acquire())
-    await asyncio.sleep(TTL)
-    assert held.held
-    event = seen[0]
-    assert isinstance(event, events.Lost)
-    assert (event.name, event.owner) == ("a", owner)
-    assert "dropped" in event.reason
-    assert (await waiting).held
-    assert on.locks.statistics().lost == len(seen)
 
 
 @virtual

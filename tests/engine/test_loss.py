@@ -49,16 +49,6 @@ async def test_a_mute_network_delays_no_news(
     await locks.aclose()
 
 
-async def test_a_loop_that_was_busy_is_named_as_the_cause(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    async with patient.connect(asynclock_nodes[0].url, ttl=1.0) as locks:
-        with pytest.raises(asynclock.LeaseLostError, match="event loop was busy"):
-            async with locks.lock("a"):
-                time.sleep(1.1)  # noqa: ASYNC251 - the loop is busy: nothing renews the lease
-                await asyncio.sleep(PATIENCE)
-
-
 @pytest.mark.parametrize("event", ["Voted", "Acquired"])
 async def test_an_observer_that_cancels_leaves_nothing_locked(
     asynclock_nodes: list[LocalServer], event: str

@@ -487,7 +487,10 @@ async def test_a_waiter_that_was_woken_and_goes_away_wakes_the_next(on: Nodes) -
 
 
 @virtual
-async def test_without_pushes_waiters_ask_at_intervals(on: Nodes) -> None:
+async def test_without_pushes_waiters_ask_at_intervals(
+    on: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "asynclock")
     refuse_tracking(on.nodes)
     async with in_line(on, 2) as (holder, first, second):
         await holder.release()
@@ -495,6 +498,8 @@ async def test_without_pushes_waiters_ask_at_intervals(on: Nodes) -> None:
         assert not second.done()
         await lease.release()
         await (await asyncio.wait_for(second, 1.0)).release()
+    told = [one for one in caplog.records if "can't wake waiters" in one.message]
+    assert len(told) == 6, "once by each manager of each node"
 
 
 @virtual
@@ -577,14 +582,14 @@ def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
             on.nodes[1].kill()
             on.nodes[3].freeze()
             tasks = []
-            for number in range(80):
+            for number in range(40):
                 locks = processes[number % 8]
                 tasks.append(asyncio.create_task(wait(number, locks)))
                 await refused(locks)
                 await asyncio.sleep(0.02)
             await holder.release()
             await asyncio.gather(*tasks)
-        assert order == list(range(80))
+        assert order == list(range(40))
 
     run_virtual(play())
 
@@ -620,7 +625,7 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
             on.nodes[3].kill()
             on.nodes[4].freeze()
             shaking = asyncio.create_task(jitter())
-            end = now() + 2.0
+            end = now() + 1.0
             await asyncio.gather(*(work(locks) for locks in processes for _ in range(10)))
             shaking.cancel()
 

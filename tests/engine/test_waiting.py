@@ -1,7 +1,6 @@
 """The local queue, hand-overs and wake-ups: nothing is lost and no task starves."""
 
 import asyncio
-import logging
 import random
 from typing import Any
 
@@ -9,12 +8,11 @@ import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
-from asynclock.testing.plugin import StartServers
 from tests.engine.test_queue import line_up
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.patient import connect_to as connect
 from tests.tables.inside import now
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 
 async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:
@@ -96,39 +94,6 @@ async def test_waiters_cancelled_at_random_lose_no_wakeup(
             pass
     for node in asynclock_nodes:
         assert await node.command("EXISTS", "asynclock:hot") == 0
-
-
-async def test_a_caller_that_times_out_leaves_at_once(asynclock_nodes: list[LocalServer]) -> None:
-    async with connect(asynclock_nodes) as locks, locks.lock("a"):
-        patient = asyncio.create_task(locks.lock("a").acquire().__aenter__())
-        await asyncio.sleep(0)
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await asyncio.create_task(_acquire(locks, timeout=0.05))
-        assert locks.statistics().waiting == 1
-        patient.cancel()
-
-
-async def _acquire(locks: asynclock.LockManager, **settings: Any) -> asynclock.Lease:
-    return await locks.lock("a", **settings).acquire()
-
-
-async def test_where_tracking_is_refused_it_is_only_slower(
-    asynclock_servers: StartServers, caplog: pytest.LogCaptureFixture
-) -> None:
-    nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client"])
-    with caplog.at_level(logging.INFO, "asynclock"):
-        async with connect(nodes) as here, connect(nodes) as there:
-            lease = await here.lock("a").acquire()
-            waiter = asyncio.create_task(_acquire(there))
-            await until(lambda: there.statistics().refused)
-            await lease.release()
-            taken = await asyncio.wait_for(waiter, PATIENCE)
-            statistics = there.statistics()
-            assert statistics.wakeups["push"] == 0
-            assert statistics.wakeups["pacing"] >= 1
-            await taken.release()
-    told = [record for record in caplog.records if "wake" in record.message]
-    assert len(told) == 2  # once by each manager
 
 
 @pytest.mark.parametrize(
@@ -214,16 +179,16 @@ async def test_other_processes_get_their_share(on: Nodes) -> None:
             while not stop:
                 async with locks.lock("hot"):
                     counts[which] += 1
-                    await asyncio.sleep(0.001)
+                    await asyncio.sleep(0.004)
 
         workers = [
             asyncio.create_task(work(which, locks))
             for which, locks in enumerate((one, two, three))
             for _ in range(10)
         ]
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(3.0)
         stop = True
         await asyncio.gather(*workers)
         assert one.statistics().handovers > 0
-    # Forty turns of 0.1 s in all.
+    # Thirty turns of 0.1 s in all.
     assert min(counts) > 0.5 * sum(counts) / 3, counts

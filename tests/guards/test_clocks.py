@@ -5,75 +5,17 @@ https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
-from asynclock.testing import LocalServer
-from asynclock.testing.plugin import StartServers
-from tests import patient
 from tests.engine.virtual_nodes import start
 from tests.guards.conftest import Connect
 from tests.guards.nodes import old
 from tests.waiting import in_virtual_time, until
 
 Prepare = Callable[..., Any]
-
-
-async def test_timeline_two_a_long_pause(asynclock_servers: StartServers, connect: Connect) -> None:
-    """Client 1 asks and pauses; the replies wait until its keys have expired and client 2 is in.
-
-    Validity counts from before the first byte was sent.
-    """
-    servers = await asynclock_servers(3)
-    urls = [server.url for server in servers]
-    first = connect(*urls, restart_guard=False, ttl=1.0)
-    await first.ready()
-    rival = _Elsewhere(urls, servers)
-    for server in servers:
-        await server.freeze()
-    asking = asyncio.ensure_future(first.lock("a").try_acquire())
-    for _ in range(5):  # the requests are written in one of the next turns of the loop
-        await asyncio.sleep(0)
-    rival.start()
-    assert rival.holds.wait(20)  # blocks this loop: a pause of the whole process
-    try:
-        lease = await asking
-        assert lease is None or not lease.held
-    finally:
-        rival.leave.set()
-        await asyncio.to_thread(rival.join)
-
-
-async def _counts(server: LocalServer) -> bool:
-    """Return whether the server has granted the lock to somebody: its counter stays."""
-    return bool(await server.command("EXISTS", "asynclock:a:#fence"))
-
-
-class _Elsewhere(threading.Thread):
-    """A client with a loop of its own that takes the lock and keeps it."""
-
-    def __init__(self, urls: list[str], servers: list[LocalServer]) -> None:
-        super().__init__()
-        self._urls = urls
-        self._servers = servers
-        self.holds, self.leave = threading.Event(), threading.Event()
-
-    def run(self) -> None:
-        asyncio.run(self._hold())
-
-    async def _hold(self) -> None:
-        for server in self._servers:
-            await server.thaw()
-        for server in self._servers:
-            await until(partial(_counts, server), "the first client's requests come first")
-        async with patient.connect(*self._urls, restart_guard=False) as locks:
-            async with locks.lock("a").acquire(timeout=15):
-                self.holds.set()
-                await until(self.leave.is_set, "the thread may leave")
 
 
 @pytest.mark.parametrize("by", [-120.0, -0.5, 0.5, 120.0])
@@ -140,26 +82,6 @@ async def test_a_renewal_during_which_our_clock_stood_still() -> None:
         await extending
         # A jump behind a slow reply counts for no less than it was.
         assert -0.25 < lease.remaining() - (60.0 * 0.99 - 0.4 - 0.5) < 0.01
-
-
-@pytest.mark.parametrize("n", [1, 3])
-async def test_our_own_clock_stood_still_for_longer_than_the_lease(
-    seasoned: Prepare, connect: Connect, guarded: bool, n: int
-) -> None:
-    """To us it looks the same as a jump of a quorum of nodes, and either way the keys are gone."""
-    servers = await seasoned(n)
-    locks = connect(*[server.url for server in servers], clock_guard=guarded)
-    lease = await locks.lock("a", renew=False).acquire(timeout=5)
-    for server in servers:
-        server.jump_clock(20)
-    await locks.inspect("something else")
-    if guarded:
-        await until(lambda: bool(lease.lost_reason))
-        assert not lease.held
-    else:
-        await asyncio.sleep(0.1)
-        assert lease.held
-        assert not lease.lost_reason
 
 
 def _jump_in(cause: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from tests.engine.virtual_nodes import COUNTER, KEY, NODE_TIMEOUT, TTL, VALID, Nodes, start, virtual
+from tests.engine.virtual_nodes import COUNTER, KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
 
@@ -30,18 +30,6 @@ def of_kinds(scenario: Callable[[Nodes, Wish], Coroutine[Any, Any, None]]) -> Ca
         virtual(play)()
 
     return test
-
-
-@virtual
-async def test_a_renewal_counts_from_the_request(on: Nodes) -> None:
-    """The keys live from when the nodes extended them, which is before the answers came."""
-    lease = await on.locks.lock("a", renew=False).acquire()
-    await asyncio.sleep(2)
-    on.slow(0.4)
-    asked = now()
-    await lease.extend()
-    assert now() - asked == pytest.approx(0.8, abs=0.01)
-    assert lease.remaining() == pytest.approx(VALID - 0.8, abs=0.01)
 
 
 @virtual
@@ -96,17 +84,6 @@ async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) 
     loop.now += TTL
     with contextlib.suppress(asynclock.QuorumUnavailableError):
         assert await asking is None
-
-
-@of_kinds
-async def test_a_loss_is_told_at_the_deadline(on: Nodes, wish: Wish) -> None:
-    began = now()
-    lease = await wish(on)
-    for node in on.nodes:
-        node.freeze()
-    await lease.wait_lost()
-    assert now() - began == pytest.approx(VALID, abs=0.02)
-    assert lease.lost_reason
 
 
 @virtual
