@@ -8,20 +8,12 @@ import pytest
 import asynclock
 from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
-from tests import patient
 from tests.guards.conftest import Connect
 from tests.waiting import becomes, until
 
 
 def _twice(port: int) -> list[str]:
     return [f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"]
-
-
-async def test_one_server_under_two_addresses(asynclock_servers: StartServers) -> None:
-    one, other = await asynclock_servers(2)
-    with pytest.raises(asynclock.ConfigurationError, match="are the same server"):
-        async with patient.connect(*_twice(one.port), other.url, restart_guard=False):
-            pass
 
 
 async def test_one_server_never_votes_twice(

@@ -124,17 +124,6 @@ async def test_first_contact(
     assert sum(node.votes_in == 0 for node in locks.nodes()) >= 2
 
 
-async def test_a_broken_connection_is_no_restart(seasoned: Prepare, connect: Connect) -> None:
-    servers = await seasoned(3)
-    locks = connect(*[server.url for server in servers])
-    await locks.ready()
-    for server in servers:
-        await server.command("CLIENT", "KILL", "TYPE", "normal")
-    lease = await locks.lock("a").acquire(timeout=1)
-    assert lease.held
-    assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
-
-
 async def test_a_durable_node_need_not_wait(seasoned: Prepare, connect: Connect) -> None:
     """`appendfsync always`: what it has granted it still knows."""
     servers = await seasoned(3, aof=True)

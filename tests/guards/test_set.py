@@ -1,14 +1,13 @@
 """Clients whose nodes are not those that the fleet's record names."""
 
 import asyncio
-import logging
 
 import pytest
 
 import asynclock
 from asynclock import events as events_of
 from asynclock.fleet import Fleet
-from asynclock.testing import FaultProxy, LocalServer
+from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
 from tests.waiting import becomes, until
@@ -78,43 +77,6 @@ async def _wait_for(locks: asynclock.LockManager, name: str) -> None:
         pass
 
 
-async def test_nobody_is_refused_without_a_record(
-    asynclock_servers: StartServers, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    a, b, c, d, e = await asynclock_servers(5)
-    with caplog.at_level(logging.INFO, "asynclock.fleet"):
-        for nodes in ((a, b, c), (a, d, e)):
-            async with connect(*urls(*nodes), **QUICK).lock("x", timeout=5):
-                pass
-    assert "keep no record of their set" in caplog.text
-    caplog.clear()
-    async with fleet(a, b, c) as one:
-        other = connect(*urls(a, d, e), **QUICK)
-        await other.lock("x", timeout=5).acquire()
-        with pytest.raises(asynclock.ConfigurationError, match="1 connected clients still use"):
-            await one.record()
-        async with other.lock("y", timeout=5) as lease:  # warned, not refused
-            assert lease.held
-        assert "two clients could hold the same lock" in caplog.text
-        await one.record(force=True)
-    with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
-        await other.lock("z").acquire(timeout=5)
-
-
-async def test_another_address_of_a_node_is_no_difference(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    a, b, c = await asynclock_servers(3)
-    await recorded(a, b, c)
-    async with FaultProxy(a) as proxy:
-        locks = connect(proxy.url, b.url, c.url, **QUICK)
-        async with locks.lock("x", timeout=5):
-            pass
-        await until(lambda: all(node.state == "up" for node in locks.nodes()))
-        async with locks.lock("x", timeout=5) as lease:
-            assert lease.held
-
-
 async def test_a_node_that_forgot_is_told_again(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
@@ -132,19 +94,6 @@ async def test_a_node_that_forgot_is_told_again(
         await becomes(lambda: a.command("HGET", key, "name"), f"{a.host}:{a.port}", timeout=10)
         assert before
         assert await a.command("HGET", key, "value") == await b.command("HGET", key, "value")
-
-
-async def test_a_client_without_pushes_asks(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    a, b, c, d, e = await asynclock_servers(5)
-    for server in (a, d, e):
-        await server.command("ACL", "SETUSER", "default", "-client|tracking", "-client|caching")
-    wrong = connect(*urls(a, d, e), **QUICK)
-    async with wrong.lock("x", timeout=5):
-        pass
-    await recorded(a, b, c, force=True)
-    await until(lambda: wrong.nodes()[0].state == "rejected", timeout=10)
 
 
 async def test_a_client_without_pushes_is_counted_before_clients_are_refused(

@@ -1,6 +1,5 @@
 """Whatever is wrong with an address or a setting is said at the earliest moment, in our words."""
 
-import asyncio
 import math
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import redis
 import redis.asyncio
 
 import asynclock
-from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 
 URL = "redis://127.0.0.1:1"
@@ -120,16 +118,6 @@ async def test_a_timeout_at_the_call_is_checked_too() -> None:
         locks.lock("a").acquire(timeout=-1)
 
 
-async def test_nobody_listens() -> None:
-    async with asynclock.connect(URL) as locks:
-        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-            await locks.lock("a").try_acquire()
-        assert "refused" in caught.value.nodes["127.0.0.1:1"]
-        with pytest.raises(asynclock.QuorumUnavailableError):
-            await locks.lock("a", timeout=0.2).acquire()
-        assert locks.nodes()[0].state == "down"
-
-
 async def test_a_wrong_password(asynclock_servers: StartServers) -> None:
     (server,) = await asynclock_servers(1, password="right")
     async with asynclock.connect(server.url_for(None, "wrong")) as locks:
@@ -154,17 +142,3 @@ async def test_settings_of_a_client_are_read_and_it_is_left_alone(
         assert await client.get("asynclock:a") == lease.owner.encode()
     assert await client.ping()
     await client.aclose()
-
-
-async def test_one_manager_serves_one_loop(asynclock_nodes: list[LocalServer]) -> None:
-    locks = asynclock.connect(asynclock_nodes[0].url)
-    async with locks.lock("a"):
-        pass
-
-    async def elsewhere() -> None:
-        async with locks.lock("a"):
-            pass
-
-    with pytest.raises(asynclock.ConfigurationError, match="another event loop"):
-        await asyncio.to_thread(asyncio.run, elsewhere())
-    await locks.aclose()

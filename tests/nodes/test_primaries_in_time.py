@@ -103,9 +103,16 @@ async def test_the_first_grant_needs_all_replicas_that_the_primary_has(
 async def test_a_primary_without_replicas_is_a_mistake_and_one_that_had_some_an_outage(
     server: Server,
 ) -> None:
+    for acks in ("majority", "all"):
+        async with connect(acks=acks) as locks:
+            told = f"acks={acks!r} needs 1 replica, and it has none"
+            with pytest.raises(asynclock.UnsupportedDeploymentError, match=told):
+                await locks.lock("a").acquire()
+            assert told in locks.nodes()[0].cause
     async with connect() as locks:
         with pytest.raises(asynclock.ConfigurationError, match="needs 1 replica, and it has none"):
-            await locks.lock("a").acquire(timeout=30)
+            await locks.lock("a").acquire()
+        assert await server.command("KEYS", "*") == []
         server.info["connected_slaves"] = 1
         await asyncio.sleep(2)
         async with locks.lock("a", timeout=10):

@@ -10,7 +10,6 @@ import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until
 from tests.nodes.virtual_servers import (
-    Server,
     VirtualService,
     played_on,
 )
@@ -171,32 +170,6 @@ async def test_a_replica_that_the_sentinels_know_may_come_back(
     async with connect(service, acks=1) as locks:
         with pytest.raises(wanted):
             await locks.lock("a").acquire(timeout=3)
-
-
-@pytest.mark.parametrize(("acks", "of_three"), [("all", "3"), ("majority", "2")])
-@played_on(VirtualService)
-async def test_the_replicas_that_the_sentinels_see_must_acknowledge(
-    service: VirtualService, acks: str, of_three: str
-) -> None:
-    """The primary itself may have lost some; it is asked only for what an heir needs."""
-    primary, replica = service.servers
-    others: dict[Server, str] = {Server(f"p{n}", 6379): "slave" for n in (8, 9)}
-    primary.info["connected_slaves"] = 1
-    dead = dict.fromkeys(others, "slave,s_down")
-    service.name(primary, epoch=1, replicas={replica: "slave", **dead})
-    service.acknowledge(3)
-
-    async def waits_for(count: str) -> bool:
-        async with locks.lock("a"):
-            return primary.asked_for("WAIT")[-1][1] == count.encode()
-
-    async with connect(service, acks=acks) as locks:
-        assert await waits_for("1"), "the others are dead when it connects"
-        service.name(primary, epoch=1, replicas={replica: "slave", **others})
-        await until(lambda: waits_for(of_three), "they are back", timeout=2)
-        service.name(primary, epoch=1, replicas={replica: "slave", **dead})
-        await until(lambda: waits_for("1"), "two have died", timeout=2)
-        assert bool(primary.asked_for("INFO", "replication")) is (acks == "all")
 
 
 # ---- heirs

@@ -23,7 +23,7 @@ from asynclock.testing import (
 )
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
-from tests.waiting import PATIENCE, becomes, refused
+from tests.waiting import becomes, refused
 
 SLOTS = 16_384
 
@@ -51,18 +51,6 @@ async def holder(server: LocalServer, name: str) -> str | None:
     return (await values(server, name))[0]
 
 
-async def test_names_are_where_their_slots_are(cluster: RedisCluster, connect: Connect) -> None:
-    locks = connect(*cluster.addresses, acks=1, restart_guard=False)
-    for shard in range(3):
-        name = name_on(cluster, shard)
-        async with locks.lock(name, timeout=20) as lease:
-            primary = await cluster.primary(shard)
-            assert await values(primary, name) == [lease.owner, str(lease.fence)]
-            assert await refused(locks.lock(name))
-            assert (await locks.inspect(name)).owner == lease.owner
-        assert await values(primary, name) == [None, str(lease.fence)]
-
-
 @pytest.mark.parametrize("name", ["a{b}c", "{", "{}", "a}b", "{{a}}", "ä ö", ":fence:"])
 async def test_any_name_is_in_one_slot(cluster: RedisCluster, connect: Connect, name: str) -> None:
     here, there = (connect(*cluster.addresses, restart_guard=False) for _ in range(2))
@@ -80,18 +68,6 @@ def test_what_a_cluster_can_not_do() -> None:
             asynclock.connect(where, prefix=prefix)
     with pytest.raises(asynclock.ConfigurationError, match="brace"):
         asynclock.connect(address).lock("}a")
-
-
-async def test_several_names_are_locked_slot_by_slot(
-    cluster: RedisCluster, connect: Connect
-) -> None:
-    here, there = (connect(*cluster.addresses, acks=1, restart_guard=False) for _ in range(2))
-    apart = [name_on(cluster, shard) for shard in range(3)]
-    async with here.multi_lock(*apart, timeout=20) as lease:
-        assert lease.held
-        for name in apart:
-            assert (await there.inspect(name)).owner is not None
-    assert await there.lock(apart[0]).acquire(timeout=20)
 
 
 class Migration:
@@ -155,32 +131,6 @@ async def test_a_slot_moves_while_its_lock_is_held_and_waited_for(
     assert not waiter.done()
     assert await lease.release()
     assert await waiter > lease.fence
-    back = Migration(moving.slot, moving.target, moving.source)
-    await back.begin()
-    await back.end(cluster)
-
-
-async def test_a_free_name_waits_until_its_slot_has_moved(
-    cluster: RedisCluster, connect: Connect
-) -> None:
-    """Redis runs no script on a slot that moves unless all its keys exist: TRYAGAIN."""
-    name = name_on(cluster, 0, 1)
-    locks = connect(*cluster.addresses, restart_guard=False)
-    await locks.lock(name_on(cluster, 0)).acquire(timeout=20)
-    moving = Migration(slot_of(name), await cluster.primary(0), await cluster.primary(1))
-    await moving.target.command("SCRIPT", "FLUSH")
-    await moving.begin()
-    try:
-        with pytest.raises(asynclock.QuorumUnavailableError, match="TRYAGAIN"):
-            await locks.lock(name).try_acquire()
-        await moving.target.command("CONFIG", "RESETSTAT")
-        waiter = asyncio.create_task(fence(locks, name))
-        await until(partial(tried_again, moving.target), "the answer was TRYAGAIN")
-        assert not waiter.done()
-    finally:
-        await moving.end(cluster)
-    assert await waiter
-    assert (await values(moving.target, name))[1] is not None
     back = Migration(moving.slot, moving.target, moving.source)
     await back.begin()
     await back.end(cluster)
@@ -318,21 +268,6 @@ async def test_a_promoted_replica_has_no_say_in_what_it_may_have_missed(
     assert (await locks.event(name).inspect()).nodes[0].error is None  # a look is no vote
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_what_a_frozen_primary_was_sent_is_sent_to_its_heir(
-    cluster: RedisCluster, connect: Connect, how: str
-) -> None:
-    """Its connection is open and takes the release, but no reply ever comes."""
-    name = name_on(cluster, 2)
-    here = connect(*cluster.addresses, acks=1, ttl=60, max_ttl=60, restart_guard=False)
-    lease = await here.lock(name).acquire(timeout=20)
-    old = await cluster.primary(2)
-    await (old.kill() if how == "killed" else old.freeze())
-    await lease.release()
-    heir = await cluster.failed_over(old)
-    await becomes(lambda: holder(heir, name), None)
-
-
 async def test_cancelled_while_it_connects_it_leaves_nothing(
     cluster: RedisCluster, connect: Connect
 ) -> None:
@@ -349,41 +284,6 @@ async def test_cancelled_while_it_connects_it_leaves_nothing(
         async with locks.lock(name_on(cluster, 0, 1), timeout=20):  # all that was queued is out
             assert (await values(primary, name))[0] is None
         await locks.aclose()
-
-
-async def test_a_primary_that_only_a_minority_confirms_is_not_asked(
-    cluster: RedisCluster, connect: Connect
-) -> None:
-    """A client that can't ask the others doesn't know whether they have elected another one."""
-    locks = connect(*cluster.addresses, ttl=3, max_ttl=3, restart_guard=False)
-    name = name_on(cluster, 0)
-    lease = await locks.lock(name).acquire(timeout=20)
-    others = [await cluster.primary(shard) for shard in (1, 2)]
-    for other in others:
-        await other.command("ACL", "SETUSER", "default", "-cluster")
-    try:
-
-        async def lost() -> bool:
-            return not lease.held
-
-        await until(lost, "no renewal counts any more", timeout=PATIENCE)
-
-        async def only_one_confirms() -> bool:
-            try:
-                found = await locks.lock(name).try_acquire()
-            except asynclock.QuorumUnavailableError as error:
-                return "only 1 of 3 primaries confirm" in str(error)
-            if found is not None:  # the last confirmation still counts
-                await found.release()
-            return False
-
-        await until(only_one_confirms, "the answer says who confirms")
-        assert locks.nodes()[0].state == "down"
-    finally:
-        for other in others:
-            await other.command("ACL", "SETUSER", "default", "+cluster")
-    async with locks.lock(name, timeout=20) as again:
-        assert again.fence > lease.fence
 
 
 async def fence(locks: asynclock.LockManager, name: str) -> int:

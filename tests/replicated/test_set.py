@@ -67,14 +67,3 @@ async def test_a_primary_whose_replicas_acknowledge_is_one_node_of_the_set(
     async with Fleet(primary, acks=1, **SETTINGS) as fleet:
         with pytest.raises(asynclock.ConfigurationError, match="acks=1 needs 1 replica"):
             await fleet.add(others[0])
-
-
-async def test_a_client_with_acks_and_other_nodes_is_refused(
-    group: Replicated, asynclock_servers: StartServers, connecting: Connect
-) -> None:
-    (primary,) = group.addresses
-    others = [server.url for server in await asynclock_servers(2)]
-    async with Fleet(primary, *others, **SETTINGS) as fleet:
-        await fleet.record()
-    await refused(connecting(primary, acks=1, **SETTINGS))
-    await works(connecting(primary, *others, **SETTINGS))
