@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-import sys
 import traceback
+from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -15,6 +15,7 @@ from asynclock.observe import LogEvents
 from asynclock.testing import Certificates, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.access.tls import tls_in_front
+from tests.cli.conftest import Program
 
 CANARY = "cAnAry-7f3"
 BEGINNING = CANARY[:4]
@@ -68,21 +69,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [formatter.format(record) + repr(vars(record)) for record in caplog.records]
 
 
-async def said_by(command: str, *urls: str) -> str:
-    nodes = [word for url in urls for word in ("--node", url)]
-    words = [command, *(["a"] if command == "inspect" else []), *nodes]
-    program = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "asynclock",
-        *words,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await asyncio.wait_for(program.communicate(), 60)
-    return out.decode()
-
-
 @pytest.mark.parametrize("fault", ["no HELLO", "another password"])
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
 async def test_of_a_login_that_fails(
@@ -102,12 +88,15 @@ async def test_of_a_login_that_fails(
     assert [text for text in [*texts, *logged(caplog)] if shows(text)] == []
 
 
-@pytest.mark.parametrize("command", ["inspect", "doctor"])
-async def test_of_the_command_line(asynclock_servers: StartServers, command: str) -> None:
+@pytest.mark.parametrize("words", [("inspect", "a"), ("doctor",)])
+async def test_of_the_command_line(
+    asynclock_servers: StartServers, words: tuple[str, ...], tmp_path: Path
+) -> None:
     (server,) = await asynclock_servers(1, args=("--rename-command", "HELLO", ""))
-    said = await said_by(command, f"redis://u:{CANARY}@127.0.0.1:{server.port}")
-    assert said
-    assert not shows(said)
+    node = f"redis://u:{CANARY}@127.0.0.1:{server.port}"
+    ended = Program(tmp_path / "none").inside(*words, "--node", node, env={})
+    assert ended.err + ended.out
+    assert not shows(ended)
 
 
 async def test_with_tls_and_a_stranger_in_between(

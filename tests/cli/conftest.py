@@ -24,6 +24,7 @@ from tests import waiting
 from tests.tables.inside import forget_commands, no_loop
 
 ROOT = Path(__file__).parents[2]
+ASYNCLOCK = (sys.executable, "-m", "asynclock")
 PATIENCE = 150.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
 STRANGE = ("ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
@@ -92,6 +93,8 @@ class Program:
 
     def __init__(self, config: Path) -> None:
         self.config = config
+        self.nodes: list[LocalServer] = []
+        """The nodes of the test."""
         self.settings = {"ASYNCLOCK_CONFIG": str(config)}
         """The variables of a run that is given no others."""
         self._running: list[asyncio.subprocess.Process] = []
@@ -109,16 +112,16 @@ class Program:
         *args: str,
         stdin: int | None = None,
         env: Mapping[str, str] | None = None,
-        installed: str = "",
+        by: Sequence[str] = ASYNCLOCK,
+        **files: Any,
     ) -> asyncio.subprocess.Process:
-        """Start it, or the `installed` program, and return."""
-        program = (installed,) if installed else (sys.executable, "-m", "asynclock")
+        """Start it, or another command with its arguments, and return."""
         process = await asyncio.create_subprocess_exec(
-            *(*program, *args),
+            *(*by, *args),
             env=environment(**(self.settings if env is None else env)),
             stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            **{"stderr": asyncio.subprocess.PIPE, **files},
         )
         self._running.append(process)
         return process
@@ -139,13 +142,15 @@ class Program:
             return await self.finish(await self.start(*args, env=env))
         return self.inside(*args, env=env)
 
-    def inside(self, *args: str, env: Mapping[str, str] | None = None) -> Outcome:
+    def inside(
+        self, *args: str, env: Mapping[str, str] | None = None, encoding: str = "utf-8"
+    ) -> Outcome:
         """Run it in this process: a start of Python takes many times as long as a command.
 
         The loop of the test stands still meanwhile. What talks to the test needs `start`.
         """
         variables = environment(**(self.settings if env is None else env))
-        files = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)]
+        files = [io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2)]
         before, collects = signal.getsignal(signal.SIGINT), gc.isenabled()
         with contextlib.ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, variables, clear=True))
@@ -179,10 +184,19 @@ def _toml(value: Any) -> str:
 
 
 @pytest_asyncio.fixture
-async def program(tmp_path: Path) -> AsyncIterator[Program]:
+async def bare(tmp_path: Path) -> AsyncIterator[Program]:
+    """The program without nodes."""
     made = Program(tmp_path / "asynclock.toml")
     yield made
     await made.close()
+
+
+@pytest.fixture
+def program(bare: Program, asynclock_nodes: list[LocalServer]) -> Program:
+    """The program with three nodes, unless the test gives it others."""
+    bare.nodes = asynclock_nodes
+    bare.use(asynclock_nodes)
+    return bare
 
 
 def alive(pid: int) -> bool:

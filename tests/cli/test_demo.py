@@ -11,8 +11,8 @@ from .conftest import PATIENCE, Program, until
 from .terminal import Session
 
 
-async def test_on_a_terminal_it_draws_a_bar_for_each_act(program: Program) -> None:
-    session = Session(program, "demo", "--orders", "6")
+async def test_on_a_terminal_it_draws_a_bar_for_each_act(bare: Program) -> None:
+    session = Session(bare, "demo", "--orders", "6")
     try:
         here = await session.shows("starting five Redis servers")
         for act in ("1  no lock", "2  asyncio.Lock per process", "3  asynclock, 5 masters"):
@@ -33,20 +33,20 @@ async def test_on_a_terminal_it_draws_a_bar_for_each_act(program: Program) -> No
     ],
 )
 async def test_it_cleans_up_after_a_signal(
-    program: Program, tmp_path: Path, number: int, status: int, said: str
+    bare: Program, tmp_path: Path, number: int, status: int, said: str
 ) -> None:
-    process = await begun(program, tmp_path)
+    process = await begun(bare, tmp_path)
     process.send_signal(number)
-    ended = await program.finish(process)
+    ended = await bare.finish(process)
     assert (ended.status, ended.err) == (status, said)
     await nothing_left(tmp_path)
 
 
-async def test_it_says_that_a_service_has_died(program: Program, tmp_path: Path) -> None:
-    process = await begun(program, tmp_path)
+async def test_it_says_that_a_service_has_died(bare: Program, tmp_path: Path) -> None:
+    process = await begun(bare, tmp_path)
     (service,) = using(tmp_path, "orders-a")
     os.kill(service, signal.SIGKILL)
-    ended = await program.finish(process)
+    ended = await bare.finish(process)
     assert ended.status == 1
     assert "asynclock: orders-a ended unexpectedly" in ended.err
     await nothing_left(tmp_path)

@@ -2,7 +2,6 @@
 
 import json
 
-from asynclock.testing import LocalServer
 from tests.contrib.apps import client_for
 
 from .conftest import Program
@@ -13,16 +12,13 @@ from .test_inspect import locks_of
 LONG = "orders:shipping:eu-central-1:customer-0042:invoice"
 
 
-async def test_every_json_output_keeps_to_its_schema(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    async with locks_of(asynclock_nodes) as locks:
+async def test_every_json_output_keeps_to_its_schema(program: Program) -> None:
+    async with locks_of(program.nodes) as locks:
         lease = await locks.lock("a").acquire()
         slot = await locks.semaphore("pool", 2).acquire()
         await locks.event("bell").set()
         await locks.latch("done", 3).count_down()
-        await asynclock_nodes[2].kill()
+        await program.nodes[2].kill()
         all_, one, free, pool, bell, doctor, nothing = await program.each(
             ("inspect", "--all", "--json"),
             ("inspect", "a", "--json"),
@@ -50,19 +46,16 @@ async def test_every_json_output_keeps_to_its_schema(
     check(loads, "bench")
     assert [row["errors"] for row in loads["loads"]] == [{}] * 3
     assert all(0 < row["p50"] <= row["p99"] <= row["p999"] for row in loads["loads"])
-    names = await asynclock_nodes[0].command("KEYS", "asynclock:bench:*")
+    names = await program.nodes[0].command("KEYS", "asynclock:bench:*")
     assert [
-        left for key in names if (left := await asynclock_nodes[0].command("PTTL", key)) < 0
+        left for key in names if (left := await program.nodes[0].command("PTTL", key)) < 0
     ] == []
     check(page, "page")
 
 
-async def test_what_is_cut_ends_with_an_ellipsis(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_what_is_cut_ends_with_an_ellipsis(program: Program) -> None:
     label = "worker-eu-central-1a.production.example.org:31337:ship"
-    async with locks_of(asynclock_nodes, label) as locks:
+    async with locks_of(program.nodes, label) as locks:
         lease = await locks.lock(LONG).acquire()
         for width in ("40", "80", "200"):
             terminal = {"FORCE_COLOR": "1", "COLUMNS": width, "NO_COLOR": "1"}

@@ -68,13 +68,13 @@ async def test_the_installed_tools_say_who_they_are_and_hold_up_no_step(
 
     await servers[2].freeze()
     while not await told("inspect"):
-        short = await program.start("inspect", "--all", installed=installed)
+        short = await program.start("inspect", "--all", by=[installed])
         while short.returncode is None and not await told("inspect"):
             await asyncio.sleep(0.01)
         await program.finish(short)
     await servers[2].thaw()
     top = Session(program, command=(installed, "top"))
-    serve = await program.start("serve", "--port", "0", installed=installed)
+    serve = await program.start("serve", "--port", "0", by=[installed])
     try:
         await top.shows("0 held")
         await until(lambda: told("top"), "top is connected")

@@ -47,11 +47,11 @@ def test_each_help_has_an_example_and_flags_without_a_type(
         assert shown[1] == timeout
 
 
-async def test_version_and_completion(program: Program) -> None:
-    ended = await program("--version")
+async def test_version_and_completion(bare: Program) -> None:
+    ended = await bare("--version")
     assert (ended.status, ended.out.split()[0]) == (0, "asynclock")
     env = {"_ASYNCLOCK_COMPLETE": "complete_bash", "COMP_WORDS": "asynclock ins", "COMP_CWORD": "1"}
-    assert "inspect" in (await program(env=env)).out
+    assert "inspect" in (await bare(env=env)).out
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,16 @@ async def test_a_command_imports_what_it_needs(
     ids=["label", "digits", "lists", "tables"],
 )
 async def test_bad_settings_are_told_before_a_node_is_asked(
-    line: str, said: str, program: Program
+    line: str, said: str, bare: Program
 ) -> None:
-    program.config.write_text(f"nodes = ['redis://127.0.0.1:1']\n{line}\n")
-    ended = program.inside("run", "j", "--", "true")
+    bare.config.write_text(f"nodes = ['redis://127.0.0.1:1']\n{line}\n")
+    ended = bare.inside("run", "j", "--", "true")
     assert ended.status == 64
     assert re.search(said, ended.err)
 
 
-async def test_a_reader_that_has_enough(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    for node in asynclock_nodes:
+async def test_a_reader_that_has_enough(program: Program) -> None:
+    for node in program.nodes:
         script = "for i = 1, 3000 do redis.call('SET', 'asynclock:n' .. i, 'o', 'PX', 60000) end"
         await node.command("EVAL", script, 0)
     read, write = os.pipe()

@@ -22,7 +22,7 @@ from .conftest import PATIENCE, Program, alive, environment, until
 
 BEAT = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[2] == "deaf" else signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(sys.argv[1], "a", buffering=1) as file:
     while True:
         print(time.time(), os.getpid(), file=file)
@@ -30,9 +30,9 @@ with open(sys.argv[1], "a", buffering=1) as file:
 """
 
 
-def beating(file: Path, hearing: str = "deaf") -> tuple[str, ...]:
-    """A command that says when it was last alive; "deaf": it ignores SIGTERM."""
-    return "--", sys.executable, "-c", BEAT, str(file), hearing
+def beating(file: Path) -> tuple[str, ...]:
+    """A command that says when it was last alive, and ignores SIGTERM."""
+    return "--", sys.executable, "-c", BEAT, str(file)
 
 
 def last_beat(file: Path) -> float:
@@ -52,10 +52,7 @@ def pid_of(file: Path) -> int:
     return int(file.read_text().split(maxsplit=2)[1])
 
 
-async def test_environment_status_and_a_free_lock_afterwards(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_environment_status_and_a_free_lock_afterwards(program: Program) -> None:
     script = "env | grep ^ASYNCLOCK_; exit 7"
     ended = await program("run", "report", "--", "sh", "-c", script)
     assert ended.status == 7, ended.err
@@ -64,14 +61,13 @@ async def test_environment_status_and_a_free_lock_afterwards(
     assert int(env["ASYNCLOCK_FENCE"]) > 0
     assert len(env["ASYNCLOCK_OWNER"].partition(":")[0]) == 32
     assert abs(float(env["ASYNCLOCK_DEADLINE"]) - time.time()) < PATIENCE
-    seen = await asynclock_nodes[0].command("GET", "asynclock:report")
+    seen = await program.nodes[0].command("GET", "asynclock:report")
     assert seen is None
 
 
 async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
-    program.use(asynclock_nodes)
     file = tmp_path / "pids"
     script = f"sleep 1000 & echo $$ $! > {file}.new; mv {file}.new {file}; wait"
     process = await program.start("run", "j", "--ttl", "3", "--", "sh", "-c", script)
@@ -81,11 +77,10 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     process.kill()
     await asyncio.wait_for(process.wait(), PATIENCE)  # 3.11: until its pipes are closed, too
     # It is no longer renewed, so it is free within the ttl.
-    for node in asynclock_nodes:
+    for node in program.nodes:
         assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
     await until(lambda: not any(map(alive, pids)), "the end of the command and its child")
-    urls = [node.url for node in asynclock_nodes]
-    async with patient.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect_to(program.nodes) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
         await lease.release()
 
@@ -124,16 +119,14 @@ async def _held(node: LocalServer) -> bool:
     return await node.command("EXISTS", "asynclock:j") == 1
 
 
-@pytest.mark.parametrize("hearing", ["deaf", "hearing"])
 async def test_lost_quorum_ends_the_command_before_the_ttl(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path, hearing: str
+    program: Program, tmp_path: Path
 ) -> None:
-    program.use(asynclock_nodes)
     file = tmp_path / "beats"
-    process = await program.start("run", "j", "--ttl", "4", *beating(file, hearing))
+    process = await program.start("run", "j", "--ttl", "4", *beating(file))
     await until(lambda: last_beat(file), "the command's start")
-    await asynclock_nodes[1].freeze()
-    await asynclock_nodes[2].kill()
+    await program.nodes[1].freeze()
+    await program.nodes[2].kill()
     broken = time.time()
     ended = await program.finish(process)
     assert ended.status == 70, ended.err
@@ -153,12 +146,8 @@ async def test_lost_quorum_ends_the_command_before_the_ttl(
     ],
 )
 async def test_several_commands_share_a_name(
-    program: Program,
-    asynclock_nodes: list[LocalServer],
-    beside: tuple[tuple[str, ...], ...],
-    refused: tuple[str, ...],
+    program: Program, beside: tuple[tuple[str, ...], ...], refused: tuple[str, ...]
 ) -> None:
-    program.use(asynclock_nodes)
     script = "echo go; read line; echo done"
     running = [
         await program.start("run", "j", *options, "sh", "-c", script, stdin=subprocess.PIPE)
@@ -177,10 +166,7 @@ async def test_several_commands_share_a_name(
     assert (await program("run", "j", "--no-wait", *refused, "true")).status == 0
 
 
-async def test_at_least_keeps_others_out_after_the_command_has_ended(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_at_least_keeps_others_out_after_the_command_has_ended(program: Program) -> None:
     assert (await program("run", "--at-least", "1h", "j", "true")).status == 0
     seen = await program("inspect", "j")
     assert re.match(r"j: rests, 5\dm \d+s left; last held by \S+:true\n", seen.out)
@@ -197,10 +183,7 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(
     assert (wrong.status, "--at-least" in wrong.err) == (64, True)
 
 
-async def test_a_message_is_shown_and_the_holder_is_asked(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_a_message_is_shown_and_the_holder_is_asked(program: Program) -> None:
     command = await program.start("run", "--message", "half done", "j", "--", "sleep", "60")
     while "half done" not in (await program("inspect", "j")).out:
         await asyncio.sleep(0.05)
@@ -215,10 +198,7 @@ async def test_a_message_is_shown_and_the_holder_is_asked(
     assert (wrong.status, "--message" in wrong.err) == (64, True)
 
 
-async def test_max_hold_ends_the_command(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_max_hold_ends_the_command(program: Program) -> None:
     held = ("--ttl", "3s", "--max-hold", "3500ms")
     ended = await program("run", "j", *held, "sleep", str(PATIENCE))
     assert ended.status == 70, ended.err
@@ -228,24 +208,24 @@ async def test_max_hold_ends_the_command(
 
 
 async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a_turn(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
     """While others wait and the turn isn't over, a release need not wait for the nodes."""
-    program.use(asynclock_nodes, turn=60.0)
+    program.use(program.nodes, turn=60.0)
     go_on = tmp_path / "go-on"
     command = ("sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.02; done")
 
     async def see(*question: str, answer: object) -> bool:
-        return await asynclock_nodes[0].command(*question, "asynclock:j:#queue") == answer
+        return await program.nodes[0].command(*question, "asynclock:j:#queue") == answer
 
-    async with patient.connect_to(asynclock_nodes) as locks:
+    async with patient.connect_to(program.nodes) as locks:
         async with locks.lock("j"):
             process = await program.start("run", "j", "--", *command)
             await until(lambda: see("ZCARD", answer=1), "run waits")
             other = await program.start("run", "j", "--", "true")
             await until(lambda: see("ZCARD", answer=2), "another waits")
-        await until(lambda: holds(process, asynclock_nodes[0]), "run has the lock")
-        for node in asynclock_nodes:
+        await until(lambda: holds(process, program.nodes[0]), "run has the lock")
+        for node in program.nodes:
             await node.command("DEL", "asynclock:j")
         go_on.touch()
         assert (await program.finish(process)).status == 70
@@ -253,9 +233,8 @@ async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a
 
 
 async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
-    program.use(asynclock_nodes)
     file = tmp_path / "beats"
     process = await program.start("run", "j", "--ttl", "4", *beating(file))
     await until(lambda: last_beat(file), "the command's start")
@@ -270,10 +249,7 @@ async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
     assert (await program.finish(process)).status == 70
 
 
-async def test_the_service_for_systemd_runs_on_one_host(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_the_service_for_systemd_runs_on_one_host(program: Program) -> None:
     unit = (ROOT / "deploy" / "systemd" / "report.service").read_text("utf-8")
     command = re.search(r"^ExecStart=\S+ (.*?)$", unit.replace("\\\n", ""), re.MULTILINE)
     assert command is not None

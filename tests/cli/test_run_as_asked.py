@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 
 from asynclock.cli.run import RunArguments, parse
-from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient, unmeasured
 
-from .conftest import PATIENCE, Program, alive, connected, environment, until
-
-ASYNCLOCK = (sys.executable, "-m", "asynclock")
+from .conftest import ASYNCLOCK, PATIENCE, Program, alive, connected, environment, until
 
 
 @pytest.mark.parametrize(
@@ -88,9 +85,9 @@ def test_times_and_numbers() -> None:
     ],
 )
 async def test_refused_with_the_reason(
-    arguments: tuple[str, ...], reason: str, program: Program
+    arguments: tuple[str, ...], reason: str, bare: Program
 ) -> None:
-    ended = program.inside("run", *arguments, env={"ASYNCLOCK_NODES": "redis://127.0.0.1:1"})
+    ended = bare.inside("run", *arguments, env={"ASYNCLOCK_NODES": "redis://127.0.0.1:1"})
     assert (ended.status, ended.out) == (64, "")
     assert reason in ended.err
     assert "canary" not in ended.err
@@ -108,8 +105,7 @@ def test_a_message_that_cannot_be_written_does_not_change_the_status() -> None:
     assert ended.returncode == 69, ended
 
 
-async def test_closed_standard_files(program: Program, asynclock_nodes: list[LocalServer]) -> None:
-    program.use(asynclock_nodes)
+async def test_closed_standard_files(program: Program) -> None:
     measured = environment(ASYNCLOCK_CONFIG=str(program.config))
     alone = unmeasured.environment(measured)  # it would take most of the time
 
@@ -138,24 +134,19 @@ async def test_closed_standard_files(program: Program, asynclock_nodes: list[Loc
 
 
 async def test_a_reader_of_our_messages_that_left_ends_nothing(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
     """`asynclock run … 2>&1 | head -1`: we can't tell what we wait for, nor what still runs."""
-    program.use(asynclock_nodes)
-    urls = [node.url for node in asynclock_nodes]
     file = tmp_path / "pid"
     script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}"
     read, write = os.pipe()
     os.close(read)
-    async with patient.connect(*urls, restart_guard=False) as locks:
+    async with patient.connect_to(program.nodes) as locks:
         lease = await locks.lock("j").acquire()
-        process = await asyncio.create_subprocess_exec(
-            *(*ASYNCLOCK, "run", "j", "--wait-for", "command", "--", "sh", "-c", script),
-            env=environment(ASYNCLOCK_CONFIG=str(program.config)),
-            stderr=write,
-        )
+        words = ("run", "j", "--wait-for", "command", "--", "sh", "-c", script)
+        process = await program.start(*words, stderr=write)
         os.close(write)
-        await connected(asynclock_nodes[0], 2)  # we, and the program
+        await connected(program.nodes[0], 2)  # we, and the program
         await lease.release()
         async with asyncio.timeout(PATIENCE):
             status = await process.wait()
@@ -163,10 +154,7 @@ async def test_a_reader_of_our_messages_that_left_ends_nothing(
     assert status == 0
 
 
-async def test_the_locale_that_python_sets_is_not_handed_on(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
+async def test_the_locale_that_python_sets_is_not_handed_on(program: Program) -> None:
     bare = {key: os.environ[key] for key in ("PATH",)}
     bare |= {"PYTHONPATH": environment()["PYTHONPATH"], "ASYNCLOCK_CONFIG": str(program.config)}
     for more in ({"LC_ALL": ""}, {"LC_CTYPE": "C.UTF-8"}):
@@ -183,11 +171,9 @@ WHAT_A_C_PROGRAM_GETS = "print(b'LC_CTYPE=' in open('/proc/self/environ', 'rb').
 # ---- signals -------------------------------------------------------------------------------------
 
 
-async def test_ctrl_c_at_any_moment_of_the_start(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
+async def test_ctrl_c_at_any_moment_of_the_start(program: Program) -> None:
     """Whatever is being imported, connected or started: no traceback, no key, no orphan."""
-    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
+    program.use(program.nodes, ttl=60.0, max_ttl=60.0)
     # The measurement of coverage would take most of the time.
     env = unmeasured.environment(environment(ASYNCLOCK_CONFIG=str(program.config)))
     began = time.monotonic()
@@ -216,25 +202,20 @@ async def test_ctrl_c_at_any_moment_of_the_start(
     for status, said in ends:
         assert status in (-signal.SIGINT, 128 + signal.SIGINT), (status, said)
         assert not said, said
-    for node in asynclock_nodes:
+    for node in program.nodes:
         assert await node.command("EXISTS", "asynclock:j") == 0
 
 
 @pytest.mark.parametrize("patched", ["NOTED", "GRANTED"])
 async def test_ctrl_c_in_a_moment_between_the_grant_and_the_command(
-    program: Program, asynclock_nodes: list[LocalServer], patched: str
+    program: Program, patched: str
 ) -> None:
     """The lock is given back, quietly."""
-    program.use(asynclock_nodes, ttl=60.0, max_ttl=60.0)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", globals()[patched], "run", "j", "--", "sleep", "1000"),
-        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    ended = await program.finish(process)
+    program.use(program.nodes, ttl=60.0, max_ttl=60.0)
+    by = (sys.executable, "-c", globals()[patched])
+    ended = await program.finish(await program.start("run", "j", "--", "sleep", "1000", by=by))
     assert (ended.status, ended.err) == (128 + signal.SIGINT, "")
-    for node in asynclock_nodes:
+    for node in program.nodes:
         assert await node.command("EXISTS", "asynclock:j") == 0
 
 
@@ -288,10 +269,7 @@ def test_ctrl_c_is_taken_care_of_before_anything_is_imported() -> None:
 # ---- what the lock is held for -------------------------------------------------------------------
 
 
-async def test_it_waits_for_the_whole_group(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
-    program.use(asynclock_nodes)
+async def test_it_waits_for_the_whole_group(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "goes-on"
     script = f"(while [ ! -e {file} ]; do sleep 0.02; done) & exit 4"
     process = await program.start("run", "j", "--", "sh", "-c", script)
@@ -301,18 +279,16 @@ async def test_it_waits_for_the_whole_group(
             said = (await process.stderr.readline()).decode()
         assert "ended with status 4" in said
         assert "'j' is held until they end" in said
-        assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 1
+        assert await program.nodes[0].command("EXISTS", "asynclock:j") == 1
     finally:
         file.touch()
     assert (await program.finish(process)).status == 4
-    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
+    assert await program.nodes[0].command("EXISTS", "asynclock:j") == 0
 
 
-async def test_what_goes_on_outlives_a_slow_release(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
+async def test_what_goes_on_outlives_a_slow_release(program: Program, tmp_path: Path) -> None:
     """The node doesn't answer the release before the lease would have ended."""
-    node = asynclock_nodes[0]
+    node = program.nodes[0]
     program.use([node], ttl=3.0)
     file, end = tmp_path / "pid", tmp_path / "end"
     wait = f"while [ ! -e {end} ]; do sleep 0.01; done"
@@ -334,10 +310,8 @@ async def test_what_goes_on_outlives_a_slow_release(
 # ---- what it waits for ---------------------------------------------------------------------------
 
 
-async def test_nodes_that_answer_and_may_not_vote_yet(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes, restart_guard=True, ttl=3600.0, max_ttl=3600.0)
+async def test_nodes_that_answer_and_may_not_vote_yet(program: Program) -> None:
+    program.use(program.nodes, restart_guard=True, ttl=3600.0, max_ttl=3600.0)
     ended = await program("run", "j", "--timeout", "0", "--", "true")
     assert ended.status == 69
     told = r"too few of the nodes that answered may vote yet .*'j'; .* \d+\.\d s$"

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from asynclock.cli.child import Child
-from asynclock.testing import LocalServer
 
-from .conftest import PATIENCE, ROOT, Program, environment, until
+from .conftest import ASYNCLOCK, PATIENCE, ROOT, Program, environment, until
 
-ASYNCLOCK = (sys.executable, "-m", "asynclock")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
 
 # ---- a caller that ignores the ends of processes -------------------------------------------------
@@ -31,26 +29,17 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked u
     ],
     ids=["ignored", "blocked"],
 )
-async def test_a_caller_that_does_not_hear_of_ends(
-    program: Program, asynclock_nodes: list[LocalServer], before: str
-) -> None:
+async def test_a_caller_that_does_not_hear_of_ends(program: Program, before: str) -> None:
     """The command starts with the default, as under `timeout`: it may want to hear of ends."""
-    program.use(asynclock_nodes)
     script = f"import os, signal, sys; {before}; os.execv(sys.executable, sys.argv[1:])"
     command = (
         "import signal, sys; ignored = signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL\n"
         "sys.exit(8 if ignored or signal.pthread_sigmask(signal.SIG_BLOCK, []) else 7)"
     )
-    inner = (*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", command)
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", script, *inner],
-        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert (ended.returncode, ended.stderr) == (7, "")
+    by = (sys.executable, "-c", script, *ASYNCLOCK)
+    process = await program.start("run", "j", "--", sys.executable, "-c", command, by=by)
+    ended = await program.finish(process)
+    assert (ended.status, ended.err) == (7, "")
 
 
 # ---- signals and the environment -----------------------------------------------------------------
@@ -74,44 +63,30 @@ while True:
 
 @pytest.mark.parametrize("ignored", [False, True])
 async def test_each_signal_to_us_is_one_to_the_command_unless_we_must_ignore_it(
-    program: Program, asynclock_nodes: list[LocalServer], ignored: bool
+    program: Program, ignored: bool
 ) -> None:
     """`nohup` has us ignore SIGHUP. And a job under a lock may run a command under another."""
-    program.use(asynclock_nodes)
     ignore = "trap '' HUP; " if ignored else ""
     outer = {f"ASYNCLOCK_{name}": "1" for name in ("NAME", "FENCE", "OWNER", "DEADLINE")}
-    words = (*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", TELLS)
-    process = await asyncio.create_subprocess_exec(
-        *("sh", "-c", f'{ignore}exec "$@"', "sh", *words),
-        env=environment(ASYNCLOCK_CONFIG=str(program.config), **outer),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    by = ("sh", "-c", f'{ignore}exec "$@"', "sh", *ASYNCLOCK)
+    words = ("run", "j", "--", sys.executable, "-c", TELLS)
+    process = await program.start(*words, by=by, env={**program.settings, **outer})
     assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            assert await process.stdout.readline() == b"True j True\n"
-            for name in ("HUP", "QUIT", "USR1", "USR2", "TSTP", "INT", "TERM"):
-                process.send_signal(getattr(signal, f"SIG{name}"))
-                if name != "HUP" or not ignored:
-                    assert await process.stdout.readline() == f"SIG{name}\n".encode()
-        assert (await program.finish(process)).status == 9
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    async with asyncio.timeout(PATIENCE):
+        assert await process.stdout.readline() == b"True j True\n"
+        for name in ("HUP", "QUIT", "USR1", "USR2", "TSTP", "INT", "TERM"):
+            process.send_signal(getattr(signal, f"SIG{name}"))
+            if name != "HUP" or not ignored:
+                assert await process.stdout.readline() == f"SIG{name}\n".encode()
+    assert (await program.finish(process)).status == 9
 
 
 # ---- descriptors ---------------------------------------------------------------------------------
 
 
 @linux
-@pytest.mark.parametrize("wait_for", ["group", "command"])
-async def test_the_command_has_the_descriptors_of_our_caller_and_no_other(
-    program: Program, asynclock_nodes: list[LocalServer], wait_for: str
-) -> None:
+async def test_the_command_has_the_descriptors_of_our_caller_and_no_other(program: Program) -> None:
     """`asynclock run j cat <(echo hello)` works; no socket or pipe of ours is passed on."""
-    program.use(asynclock_nodes)
     given, other = os.pipe()
     script = (
         "import os\n"
@@ -119,33 +94,19 @@ async def test_the_command_has_the_descriptors_of_our_caller_and_no_other(
         "    try: print(name, os.readlink(f'/proc/self/fd/{name}'))\n"
         "    except FileNotFoundError: pass  # it was for the list itself"
     )
-    command = [*ASYNCLOCK, "run", "j", "--wait-for", wait_for, "--", sys.executable, "-c", script]
-    try:
-        ended = await asyncio.to_thread(
-            subprocess.run,
-            command,
-            env=environment(ASYNCLOCK_CONFIG=str(program.config)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            pass_fds=[given],
-            timeout=PATIENCE,
-        )
-        pipe = f"pipe:[{os.fstat(given).st_ino}]"
-    finally:
-        os.close(given)
-        os.close(other)
-    assert ended.returncode == 0, ended.stderr
-    found = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
+    words = ("run", "j", "--", sys.executable, "-c", script)
+    ended = await program.finish(await program.start(*words, pass_fds=[given]))
+    pipe = f"pipe:[{os.fstat(given).st_ino}]"
+    os.close(given)
+    os.close(other)
+    assert ended.status == 0, ended.err
+    found = dict(line.split(" ", 1) for line in ended.out.splitlines())
     assert found.keys() == {"0", "1", "2", str(given)}, found
     assert found[str(given)] == pipe
 
 
-async def test_a_command_whose_name_is_not_text(
-    program: Program, asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
+async def test_a_command_whose_name_is_not_text(program: Program, tmp_path: Path) -> None:
     """The lock's label names it."""
-    program.use(asynclock_nodes)
     command = tmp_path / os.fsdecode(b"\xff\n")
     command.symlink_to("/bin/sh")
     ended = await program("run", "j", "--", str(command), "-c", "exit 7")
@@ -161,42 +122,15 @@ sys.exit(subprocess.Popen(sys.argv[1:]).wait())
 """
 
 
-async def under_a_caller_that_reaps_nothing(
-    program: Program, *arguments: str
-) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", REAPS_NOTHING, *ASYNCLOCK, "run", "j", *arguments),
-        env=environment(ASYNCLOCK_CONFIG=str(program.config)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-async def ends(program: Program, process: asyncio.subprocess.Process) -> tuple[int, str]:
-    try:
-        async with asyncio.timeout(PATIENCE / 2):
-            ended = await program.finish(process)
-    finally:
-        if process.returncode is None:
-            process.kill()  # `run` goes on: it ends as soon as its caller reaps
-            await process.wait()
-    return ended.status, ended.err
-
-
 @linux
-@pytest.mark.parametrize("wait_for", ["group", "command"])
-async def test_a_zombie_is_not_waited_for(
-    program: Program, asynclock_nodes: list[LocalServer], wait_for: str
-) -> None:
+async def test_a_zombie_is_not_waited_for(program: Program) -> None:
     """The first process of a container may reap nothing."""
-    program.use(asynclock_nodes)
-    script = "(true &); sleep 0.3; exit 3"
-    process = await under_a_caller_that_reaps_nothing(
-        program, "--wait-for", wait_for, "--", "sh", "-c", script
-    )
-    assert await ends(program, process) == (3, "")
-    assert await asynclock_nodes[0].command("EXISTS", "asynclock:j") == 0
+    by = (sys.executable, "-c", REAPS_NOTHING, *ASYNCLOCK)
+    process = await program.start("run", "j", "sh", "-c", "(true &); sleep 0.3; exit 3", by=by)
+    async with asyncio.timeout(PATIENCE / 2):
+        ended = await program.finish(process)
+    assert (ended.status, ended.err) == (3, "")
+    assert await program.nodes[0].command("EXISTS", "asynclock:j") == 0
 
 
 async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
@@ -235,7 +169,7 @@ def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
 
 
 async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
-    program: Program, tmp_path: Path, asynclock_nodes: list[LocalServer]
+    program: Program, tmp_path: Path
 ) -> None:
     """The second host is late: its cron begins when the job of the first has already ended."""
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
@@ -245,7 +179,6 @@ async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
     job.chmod(0o755)
     # The test says when the sleep is over.
     words = shlex.split(line.replace("./report.sh", str(job)).replace("sleep 10", "read end"))
-    program.use(asynclock_nodes)
     first = await program.start(*words, stdin=subprocess.PIPE)
     await until(lambda: first.returncode is not None or done.exists())
     late = await program(*words)

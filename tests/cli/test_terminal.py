@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.testing import LocalServer
-
 from .conftest import Program
 from .terminal import Session
 
 
-async def test_ctrl_c_is_the_commands(program: Program, asynclock_nodes: list[LocalServer]) -> None:
-    program.use(asynclock_nodes)
+async def test_ctrl_c_is_the_commands(program: Program) -> None:
     script = (
         "import time\ntry:\n print('ready', flush=True)\n time.sleep(60)\n"
         "except KeyboardInterrupt:\n print('interrupted')\n raise SystemExit(9)"
@@ -27,10 +24,8 @@ async def test_ctrl_c_is_the_commands(program: Program, asynclock_nodes: list[Lo
         session.close()
 
 
-async def test_ctrl_z_and_fg_in_a_shell(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes, ttl=60.0)
+async def test_ctrl_z_and_fg_in_a_shell(program: Program) -> None:
+    program.use(program.nodes, ttl=60.0)
     session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
     try:
         await session.shows("shell> ")
@@ -91,14 +86,8 @@ finally:
     ids=["begins in the foreground", "is killed", "ends by itself", "can not start"],
 )
 async def test_a_command_and_the_terminal(
-    program: Program,
-    asynclock_nodes: list[LocalServer],
-    tmp_path: Path,
-    command: tuple[str, ...],
-    status: int,
-    shown: str,
+    program: Program, tmp_path: Path, command: tuple[str, ...], status: int, shown: str
 ) -> None:
-    program.use(asynclock_nodes)
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")  # it can be executed, but has no known format
     broken.chmod(0o755)
@@ -112,11 +101,8 @@ async def test_a_command_and_the_terminal(
         session.close()
 
 
-async def test_a_pipeline_does_not_lose_its_terminal(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
+async def test_a_pipeline_does_not_lose_its_terminal(program: Program) -> None:
     """Beside others in a pipeline the command gets the terminal when it reads from it."""
-    program.use(asynclock_nodes)
     session = Session(program, command=("bash", "--norc", "--noprofile", "-i"))
     try:
         await session.shows("shell> ")

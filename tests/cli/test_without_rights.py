@@ -27,9 +27,9 @@ async def without_rights(server: LocalServer) -> str:
     ],
 )
 async def test_it_says_what_is_missing_and_the_line_that_allows_it(
-    program: Program, asynclock_nodes: list[LocalServer], command: list[str]
+    program: Program, command: list[str]
 ) -> None:
-    program.use([await without_rights(asynclock_nodes[0])])
+    program.use([await without_rights(program.nodes[0])])
     found = await program(*command)
     assert found.status == 69
     assert "NOPERM" in found.err
@@ -37,10 +37,8 @@ async def test_it_says_what_is_missing_and_the_line_that_allows_it(
     assert OPERATOR in (ROOT / "docs" / "access.md").read_text("utf-8")
 
 
-async def test_run_names_the_command_that_lists_what_is_missing(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use([await without_rights(asynclock_nodes[0])])
+async def test_run_names_the_command_that_lists_what_is_missing(program: Program) -> None:
+    program.use([await without_rights(program.nodes[0])])
     found = await program("run", "a", "true")
     assert (found.status, "`asynclock doctor` lists" in found.err) == (64, True), found.err
 
@@ -60,11 +58,8 @@ async def test_one_name_of_any_kind_is_found_and_released_without_scan(
     assert (await program.finish(running)).status == 70
 
 
-async def test_so_does_a_top_that_is_left(
-    program: Program, asynclock_nodes: list[LocalServer]
-) -> None:
-    program.use(asynclock_nodes)
-    session = Session(program, "top", "--node", await without_rights(asynclock_nodes[0]))
+async def test_so_does_a_top_that_is_left(program: Program) -> None:
+    session = Session(program, "top", "--node", await without_rights(program.nodes[0]))
     try:
         await session.shows("NOPERM")
         session.type("q")

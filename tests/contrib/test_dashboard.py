@@ -1,6 +1,7 @@
 """The live page's server: what it answers to whom, and what its data says."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -374,3 +375,56 @@ async def test_a_quarantined_node_is_never_up(asynclock_nodes: list[LocalServer]
     assert {node["state"] for node in state["nodes"]} == {"quarantined"}
     assert state["trouble"]["level"] == "red"
     assert "3 quarantined" in state["trouble"]["text"]
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["new locks", "one that is renewed"])
+async def test_settings_that_differ_are_no_red_alarm(
+    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch, *, busy: bool
+) -> None:
+    """New servers have no vote by the page's settings, and by those of the services they have."""
+    monkeypatch.setattr(snapshots, "FRESH", 0.01)
+    urls = [node.url for node in asynclock_nodes]
+    async with (
+        asynclock.connect(*urls, max_ttl=3600.0) as locks,
+        client_for(locks) as client,
+        asynclock.connect(*urls, **{**PATIENT, "ttl": 10.0}) as services,
+        services.lock("before"),
+    ):
+        assert (await client.get("/state")).json()["trouble"]["level"] == "red"
+
+        async def seems_to_differ() -> Any:
+            async with services.lock("a job") if busy else contextlib.nullcontext():
+                trouble = (await client.get("/state")).json()["trouble"]
+                return trouble["level"] == "amber" and trouble["text"]
+
+        text = await until(seems_to_differ, every=0.2)
+    assert f"clients go on locking, such as {'a job' if busy else 'before'!r}" in text
+    assert "--restart-guard" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "found", "doubts"),
+    [
+        ({"max_ttl": 3600.0, "prefix": "other:"}, ["jobs"], []),
+        ({"prefix": "another:"}, [], ["no key begins with 'another:'", "--prefix"]),
+        ({"max_ttl": 20.0, "prefix": "other:"}, ["jobs"], ["the max_ttl of 20 s", "--max-ttl"]),
+    ],
+)
+async def test_settings_of_the_services_that_differ_are_named(
+    asynclock_nodes: list[LocalServer],
+    settings: dict[str, Any],
+    found: list[str],
+    doubts: list[str],
+) -> None:
+    urls = [node.url for node in asynclock_nodes]
+    async with (
+        asynclock.connect(*urls, **PATIENT, prefix="other:") as services,
+        services.lock("jobs"),
+        asynclock.connect(*urls, **{**PATIENT, "ttl": 8.0, **settings}) as locks,
+        client_for(locks) as client,
+    ):
+        taken = (await client.get("/state")).json()
+    assert [one["name"] for one in taken["locks"]] == found
+    assert taken["trouble"] is None
+    assert len(taken["doubts"]) == bool(doubts)
+    assert all(words in taken["doubts"][0] for words in doubts)

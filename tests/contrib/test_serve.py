@@ -15,11 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-import asynclock
 from asynclock.cli import main
 from asynclock.fleet import Fleet
 from asynclock.testing import LocalServer
-from tests.contrib.apps import PATIENT
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -85,56 +83,6 @@ async def test_it_prints_its_address_and_names_itself_to_the_nodes(
                 await anext(stream.aiter_lines())
                 process.send_signal(signal.SIGTERM)
                 await asyncio.to_thread(process.wait, 30)
-
-
-@pytest.mark.parametrize("busy", [True, False], ids=["new locks", "one that is renewed"])
-async def test_settings_that_differ_are_no_red_alarm(
-    asynclock_nodes: list[LocalServer], *, busy: bool
-) -> None:
-    """New servers have no vote by the page's settings, and by those of the services they have."""
-    urls = [node.url for node in asynclock_nodes]
-    token = "mine & with 100 % signs"
-    async with (
-        serve(asynclock_nodes, "--max-ttl", "3600", token=token) as (client, address, _),
-        asynclock.connect(*urls, **{**PATIENT, "ttl": 10.0}) as services,
-        services.lock("before"),
-    ):
-        assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
-        trouble = (await state(client))["trouble"]
-        assert trouble["level"] == "red"
-
-        async def seems_to_differ() -> Any:
-            async with services.lock("a job") if busy else contextlib.nullcontext():
-                trouble = (await state(client))["trouble"]
-                return trouble["level"] == "amber" and trouble["text"]
-
-        text = await until(seems_to_differ, every=0.2)
-    assert f"clients go on locking, such as {'a job' if busy else 'before'!r}" in text
-    assert "--restart-guard" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "locks", "doubts"),
-    [
-        (("--max-ttl", "3600", "--prefix", "other:"), ["jobs"], []),
-        (("--prefix", "another:"), [], ["no key begins with 'another:'", "--prefix"]),
-        (("--max-ttl", "5", "--prefix", "other:"), ["jobs"], ["the max_ttl of 5 s", "--max-ttl"]),
-    ],
-)
-async def test_the_settings_of_the_services_are_taken_and_others_named(
-    asynclock_nodes: list[LocalServer], options: tuple[str, ...], locks: Any, doubts: list[str]
-) -> None:
-    urls = [node.url for node in asynclock_nodes]
-    async with (
-        asynclock.connect(*urls, **PATIENT, prefix="other:") as services,
-        services.lock("jobs"),
-        serve(asynclock_nodes, *OFF, *options) as (client, _, _),
-    ):
-        found = await state(client)
-    assert [one["name"] for one in found["locks"]] == locks
-    assert found["trouble"] is None
-    assert len(found["doubts"]) == bool(doubts)
-    assert all(words in found["doubts"][0] for words in doubts)
 
 
 NODE = ("--node", "redis://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The examples that are whole applications, run as their readers run them."""
+"""The examples, run as their readers run them: whole applications, and one of each primitive."""
 
 import os
 import re
@@ -55,3 +55,31 @@ def test_it_says_what_it_is(name: str) -> None:
     assert f"python -m examples.{name}" in text
     for file in (ROOT / "examples" / name).glob("*.py"):
         assert file.name == "__init__.py" or file.name in text
+
+
+SHOWN = {
+    "quota.py": ["never more than 3"],
+    "settings.py": ["version 1, unchanged: True", "version 2, unchanged: True", "rewritten"],
+    "rounds.py": ["round 0 is complete", "round 1 is complete", "all finished"],
+    "transfer.py": ["30 transfers; still 300 in all"],
+    "nested.py": ["held 2 times", "asked the server 2 times for 3 items"],
+    "handlers.py": ["order 1 shipped", "order 1 was shipped under fence", "order 3 shipped"],
+    "scheduler.py": ["term 1:", "term 2:", "terms rise: True"],
+    "tickets.py": ["customer 4 is served", "in order: True"],
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / name],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    for line in SHOWN[name]:
+        assert line in run.stdout
+    if name == "settings.py":
+        assert "unchanged: False" not in run.stdout

@@ -123,6 +123,7 @@ async def test_waits_and_holds(locks: asynclock.LockManager, otel: Otel) -> None
 
 
 BARS = re.compile(r" +├─*┤ *")
+"""What is drawn between the name of a span and what it knows."""
 
 
 async def test_the_picture_of_spans_in_the_docs(
@@ -154,16 +155,12 @@ async def test_the_picture_of_spans_in_the_docs(
     page = (ROOT / "docs" / "observability.md").read_text("utf-8")
     shown = page.partition("```text\nPOST")[2].partition("```")[0]
     lines = [BARS.sub("|", line.rstrip()) for line in f"POST{shown}".splitlines()]
-    assert [BARS.sub("|", line) for line in drawn] == lines, "\n".join(drawn)
+    assert drawn == lines, "\n".join(drawn)
 
 
-def drawing(spans: Sequence[Any], width: int = 44) -> list[str]:
-    """Return a line per span: its name under its parent's, when it was, and what it knows."""
-    began, ended = min(s.start_time for s in spans), max(s.end_time for s in spans)
+def drawing(spans: Sequence[Any]) -> list[str]:
+    """Return a line per span: its name under its parent's, and what it knows."""
     fences = sorted({s.attributes[FENCE] for s in spans if FENCE in s.attributes})
-
-    def place(at: int) -> int:
-        return round((at - began) / (ended - began) * width)
 
     def fence(attributes: Any) -> str:
         return f"fence {fences.index(attributes[FENCE]) + 7}"
@@ -177,13 +174,8 @@ def drawing(spans: Sequence[Any], width: int = 44) -> list[str]:
             words += [known[key] for key in ("error.type",) if key in known]
             words += [f"holder {known[key]}" for key in ("asynclock.holder",) if key in known]
             words += [f"→ hold of {fence(link.attributes)}" for link in span.links]
-            first, last = (
-                place(span.start_time),
-                max(place(span.end_time), place(span.start_time) + 1),
-            )
-            bar = f"{' ' * first}├{'─' * (last - first - 1)}┤{' ' * (width - last)}"
             name = span.name if span is root else f"  {span.name}"
-            lines.append(f"{name:20} {bar} {', '.join(words)}".rstrip())
+            lines.append(f"{name}|{', '.join(words)}")
     return lines
 
 
@@ -366,6 +358,24 @@ def test_levels(event: events.Event, level: int, caplog: pytest.LogCaptureFixtur
     assert getattr(record, "asynclock_name", getattr(record, "asynclock_node", None)) in ("a", "n")
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.Lost("a", "owner", 7, "it ran out", 4.0),
+        events.NodeDown("n", "gone"),
+        events.NodeQuarantined("n", "it restarted", 60.0),
+        events.NodeUp("n"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_the_library_logs_itself_is_not_logged_twice(
+    event: events.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        LogEvents()(event)
+    assert not caplog.records
+
+
 def test_a_logger_of_the_users_own_gets_what_its_level_lets_through(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -428,6 +438,28 @@ async def test_no_record_has_an_owner_id(
 
 
 # ---- no harm -------------------------------------------------------------------------------------
+
+
+def test_a_failing_observer_is_told_as_an_error_of_the_library(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once for each observer and kind of failure, with the trace, on the documented logger."""
+    failures = iter([RuntimeError("one"), RuntimeError("two"), ValueError("three")])
+
+    def fails(_event: events.Event) -> None:
+        raise next(failures)
+
+    def fails_too(_event: events.Event) -> None:
+        raise RuntimeError("four")
+
+    observers = events.Observers([fails, fails_too])
+    for _ in range(3):
+        observers(events.SplitVote("a"))
+    told = [(one.name, one.levelname, one.getMessage(), one.exc_info) for one in caplog.records]
+    assert [line[:3] for line in told] == [
+        ("asynclock", "ERROR", "an observer failed on SplitVote")
+    ] * 3
+    assert [str(trace[1]) for *_, trace in told if trace] == ["one", "four", "three"]
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])

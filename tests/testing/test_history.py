@@ -215,37 +215,6 @@ def test_it_agrees_with_the_definition(history):
         assert set(rules(history)) - {"overlap"} == want - {"overlap"}
 
 
-@QUIETLY
-@given(st.integers(1, 4), st.lists(st.integers(1, 5), min_size=2, max_size=30), st.data())
-def test_planted_in_a_clean_history(permits, lengths, data):
-    """`permits` lanes of bodies, fences by time: clean. One more body, or a swapped fence: not."""
-    lanes = [float(lane) / 10 for lane in range(permits)]
-    spans = []
-    for number, length in enumerate(lengths):
-        lane = number % permits
-        spans.append((lanes[lane], lanes[lane] + length))
-        lanes[lane] += length + 1
-    spans.sort()
-    clean = [event for n, (start, end) in enumerate(spans) for event in body(n + 1, start, end)]
-    assert check(clean, permits=permits) == []
-
-    start, end = data.draw(st.sampled_from(spans))
-    middle = (start + end) / 2
-    crowd = [
-        event
-        for n in range(permits)
-        for event in body(1000 + n, middle + n / 1000, end, body=f"planted {n}")
-    ]
-    assert "overlap" in rules([*clean, *crowd], permits=permits)
-
-    victim = data.draw(st.sampled_from(clean[2:]))
-    forged = [
-        replace(event, fence=event.fence - 2) if event.body == victim.body else event
-        for event in clean
-    ]
-    assert "fence falls" in rules(forged, permits=permits)
-
-
 # ---- the recorder --------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import lose, memory_node, run_virtual
+from asynclock.testing import freeze, lose, memory_node, run_virtual, thaw
 from tests.docs.blocks import ROOT, python_blocks
 
 PAGE = ROOT / "docs" / "testing.md"
@@ -19,6 +19,16 @@ async def test_a_name_is_one_node_of_the_loop() -> None:
         return memory_node("a")
 
     assert await asyncio.to_thread(asyncio.run, elsewhere()) is not memory_node("a")
+
+
+async def test_a_frozen_node_answers_when_it_is_thawed() -> None:
+    async with asynclock.connect("memory://") as locks:
+        freeze("memory://")
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.lock("a").try_acquire()
+        thaw("memory://")
+        async with locks.lock("a", timeout=5) as lease:
+            assert lease.held
 
 
 async def test_a_lease_can_be_taken_away() -> None:

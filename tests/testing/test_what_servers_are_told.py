@@ -125,6 +125,14 @@ async def test_with_tls_replicas_and_cluster_nodes_use_it_too(
             tls_replication="yes",
             tls_cluster="yes",
         )
+        sentinel: Any
+        options: Any = {"binary": seven, "tls": files, "tls_client_certs": certs}
+        with closing(SentinelGroup(1, **options)) as group:
+            sentinel = group.sentinels[0]
+            with pytest.raises(ServerStartError):
+                await sentinel.start()
+            lines = (sentinel.folder / "data" / "sentinel.conf").read_text().splitlines()
+            assert {"port 0", f"tls-port {sentinel.port}", f"tls-auth-clients {word}"} <= {*lines}
         copy = (server.folder / "server.key").read_text()
         assert copy == files.server_key.read_text(), "a container can read it there"
         mine = f"&ssl_certfile={files.client_cert}&ssl_keyfile={files.client_key}"

@@ -286,22 +286,6 @@ async def tried() -> None:
         assert_type(quorum.addresses, list[str])
 
 
-def block_on_all() -> None:
-    assert_type(waiting.reentrant_lock("a", ttl=3).acquire(timeout=1), blocking.ReentrantLease)
-    assert_type(waiting.fair_lock("a").acquire(timeout=1), blocking.Lease)
-    assert_type(waiting.semaphore("a", 3).try_acquire(), blocking.Lease | None)
-    assert_type(waiting.semaphore("a", 3).several(2).acquire(), blocking.MultiLease)
-    reading = waiting.rwlock("a").read().acquire()
-    assert_type(reading, blocking.Lease)
-    with waiting.rwlock("a").upgrade(reading, timeout=1) as writing:
-        assert_type(writing, blocking.Lease)
-        assert_type(waiting.rwlock("a").downgrade(writing), blocking.Lease)
-    assert_type(waiting.barrier("a", 2).wait(timeout=1), int)
-    assert_type(waiting.multi_lock("a", "b").acquire(), blocking.MultiLease)
-    assert_type(waiting.inspect("a"), asynclock.Inspection)
-    waiting.close()
-
-
 async def of_a_lease(lease: Lease) -> None:
     assert_type(await lease.check(), bool)
     lease.adopt()
@@ -327,19 +311,6 @@ async def several_and_upgraded() -> None:
     assert_type(await barrier.broken(), bool)
     async with locks.election("cron").campaign() as term:
         assert_type(await term.resign(), bool)
-
-
-def block_on_shared() -> None:
-    event, latch, barrier = waiting.event("a"), waiting.latch("a", 2), waiting.barrier("a", 2)
-    event.set(timeout=1)
-    event.clear()
-    assert_type((event.is_set(), event.wait(timeout=1)), tuple[bool, bool])
-    assert_type((latch.count_down(), latch.remaining()), tuple[int, int])
-    assert_type(latch.wait(timeout=1), bool)
-    assert_type((barrier.waiting(), barrier.broken()), tuple[int, bool])
-    barrier.abort()
-    barrier.reset()
-    assert_type(waiting.inspect_all(), list[asynclock.Inspection])
 
 
 async def change_the_set() -> None:

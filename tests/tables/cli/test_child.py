@@ -8,7 +8,6 @@ import subprocess
 import sys
 import termios
 import tty
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -155,17 +154,6 @@ async def test_after_a_loss_the_whole_group_must_end(monkeypatch: pytest.MonkeyP
     assert await asyncio.wait_for(one.done, PATIENCE) == 4
 
 
-@pytest.mark.parametrize("number", [signal.SIGTTIN, signal.SIGTTOU])
-async def test_a_command_that_asks_for_the_terminal_gets_it(
-    number: int, sent: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "_stop_ourselves", lambda: sent.append((0, 0)))
-    screen = Screen(ours=True)
-    made(screen)._stopped(number)
-    assert screen.done == ["modes", ("lent", NUMBER)]
-    assert sent == [(NUMBER, signal.SIGCONT)]
-
-
 @pytest.mark.parametrize(
     ("number", "ours", "wanted", "may"),
     [
@@ -193,24 +181,6 @@ async def test_with_a_command_that_stops_we_stop(
     again = ["modes", ("lent", NUMBER)] if wanted else []
     assert screen.done == [("back", False), "stopped", *again]
     assert sent == ([(NUMBER, signal.SIGCONT)] if may else [])
-
-
-def test_we_stop_as_the_kernel_would_stop_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the default action, all of our pipeline; later stops are forwarded as before."""
-    seen: list[Any] = []
-
-    def stop(number: int, how: int) -> None:
-        seen.append((number, how, signal.getsignal(signal.SIGTSTP)))
-
-    monkeypatch.setattr(os, "killpg", stop)
-    ours: Callable[..., None] = lambda *_: None  # noqa: E731 - compared below
-    before = signal.signal(signal.SIGTSTP, ours)
-    try:
-        child._stop_ourselves()
-        assert signal.getsignal(signal.SIGTSTP) is ours
-    finally:
-        signal.signal(signal.SIGTSTP, before)
-    assert seen == [(os.getpgrp(), signal.SIGTSTP, signal.SIG_DFL)]
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

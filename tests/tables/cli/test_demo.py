@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import io
 import json
-import logging
 import os
 import re
 import signal
@@ -26,7 +25,6 @@ from asynclock.cli.demo import (
     Guards,
     Lines,
     Screen,
-    ServiceProcess,
     Store,
     _act,
     _result,
@@ -205,124 +203,7 @@ def test_half_way_through_the_last_act_two_nodes_are_broken(orders: int) -> None
     assert not {*played(1, orders), *played(2, orders)} & {*broken}
 
 
-class Process:
-    """A service process that says these lines, and ends when it is killed or told to."""
-
-    def __init__(self, *lines: bytes, stays: bool = False) -> None:
-        self.lines, self.stays = list(lines), stays
-        self.sent, self.killed, self.closed = b"", False, False
-        self.stdin, self.stdout = self, self
-
-    def write(self, data: bytes) -> None:
-        self.sent += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    async def readline(self) -> bytes:
-        return self.lines.pop(0) if self.lines else await asyncio.sleep(3600, b"late")
-
-    def kill(self) -> None:
-        self.killed = True
-
-    async def wait(self) -> int:
-        async with asyncio.timeout(600):
-            while self.stays and not self.killed:
-                await asyncio.sleep(1)
-        return 0
-
-
-def service_of(process: Process, log: Path = Path("/nowhere")) -> ServiceProcess:
-    return ServiceProcess("orders-a", process, log)  # type: ignore[arg-type]
-
-
-@in_virtual_time
-async def test_a_service_gets_its_orders_as_lines_and_is_killed_if_it_stays() -> None:
-    loop = asyncio.get_running_loop()
-    for stays, seconds in ((False, 0.0), (True, 6.0)):
-        process, began = Process(b"{}\n", stays=stays), loop.time()
-        served = service_of(process)
-        served.send(act=1, order=2, at=3.5)
-        await served.done()
-        assert process.sent == b'{"act": 1, "order": 2, "at": 3.5}\n'
-        await served.end()
-        assert (process.closed, process.killed) == (True, stays)
-        assert loop.time() - began == pytest.approx(seconds, abs=1.1)
-
-
-@in_virtual_time
-async def test_a_service_that_is_mute_for_a_minute_is_broken() -> None:
-    began = asyncio.get_running_loop().time()
-    with pytest.raises(DemoError, match="orders-a did not answer within 60 s"):
-        await service_of(Process()).done()
-    assert asyncio.get_running_loop().time() - began == pytest.approx(60.0)
-
-
-def test_a_service_that_has_ended_is_quoted(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"0123456789" * 300 + b" the \xff end")
-    with pytest.raises(DemoError) as error:
-        run_virtual(service_of(Process(b""), log).done())
-    text = log.read_text(errors="replace")[-2000:]
-    assert str(error.value) == f"orders-a ended unexpectedly; its log ends with: {text}"
-    piped: Any = SimpleNamespace(stdin=None, stdout=None)
-    with pytest.raises(DemoError, match="orders-a has no pipes"):
-        ServiceProcess("orders-a", piped, log)
-
-
-@pytest.mark.parametrize("begins", [True, False])
-def test_both_services_get_what_they_need_and_are_ended(
-    begins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Both, also if one does not begin."""
-    started: list[tuple[Any, ...]] = []
-    processes = [Process(b"ready\n"), Process(b"ready\n" if begins else b"")]
-
-    async def start(*words: Any, start_new_session: bool, **_: Any) -> Any:
-        started.append((*words, start_new_session))
-        return processes[len(started) - 1]
-
-    async def play() -> None:
-        async with demo.services(tmp_path, ["redis://a", "redis://b"]) as running:
-            assert begins
-            assert [one.name for one in running] == ["orders-a", "orders-b"]
-            assert not any(process.closed for process in processes)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    with contextlib.nullcontext() if begins else pytest.raises(DemoError, match="orders-b ended"):
-        asyncio.run(play())
-    assert all(process.closed for process in processes)
-    module = (sys.executable, "-m", "asynclock.cli.demo")
-    assert started == [
-        (*module, str(tmp_path), name, "10", "2.0", "redis://a", "redis://b", True)
-        for name in ("orders-a", "orders-b")
-    ]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["orders-a.log", "orders-b.log"]
-
-
 # ---- a service -----------------------------------------------------------------------------------
-
-
-def test_a_service_reads_its_arguments_and_leaves_ctrl_c_to_the_demo(
-    monkeypatch: pytest.MonkeyPatch, logger: logging.Logger
-) -> None:
-    given: list[Any] = []
-
-    async def serve(*words: Any) -> None:
-        given.append(words)
-
-    played = SimpleNamespace(
-        signal=lambda *words: given.append(words), SIGINT=signal.SIGINT, SIG_IGN=signal.SIG_IGN
-    )
-    monkeypatch.setattr(demo, "signal", played)
-    monkeypatch.setattr(demo, "serve", serve)
-    monkeypatch.setattr(sys, "argv", ["service", "/f", "orders-a", "10", "2.5", "redis://a", "b"])
-    demo.main()
-    assert given == [
-        (signal.SIGINT, signal.SIG_IGN),
-        (Path("/f"), "orders-a", 10, 2.5, ["redis://a", "b"]),
-    ]
-    assert any(isinstance(one, logging.NullHandler) for one in logger.handlers)
 
 
 async def test_a_service_answers_each_order_until_its_input_ends(
@@ -433,8 +314,3 @@ def test_a_user_tries_again_for_half_a_minute(
     with contextlib.nullcontext() if ends < 1e9 else pytest.raises(type(error)):
         assert run_virtual(user(nothing, 1, 1, "ann", nothing))
     assert tries == tried
-
-
-def test_a_user_waits_longer_than_a_lease_of_a_killed_service_lasts() -> None:
-    assert demo.ACQUIRE_TIMEOUT > 2 * demo.TTL
-    assert demo.ANSWER_TIMEOUT > demo.ACQUIRE_TIMEOUT

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import io
+import os
+import pty
 import re
 import sys
+import termios
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +21,7 @@ from asynclock._inspect.monitor import Monitor, SeenLease, SeenNode, trouble
 from asynclock._inspect.survey import Survey
 from asynclock.cli import _start, top
 from asynclock.cli._settings import Settings
-from tests.waiting import in_virtual_time
+from tests.waiting import in_virtual_time, until
 
 REFUSED = "can't connect: Connection refused"
 SINCE = 1_700_000_000.0
@@ -375,6 +378,41 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     view.monitor.leases = {}
     view._render()
     assert sorts == [*wanted, wanted[-1]]
+
+
+# ---- keys of a terminal --------------------------------------------------------------------------
+
+
+async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, read = [b""], os.read
+
+    def noted(fd: int, size: int) -> bytes:
+        seen.append(read(fd, size))
+        return seen[-1]
+
+    monkeypatch.setattr(os, "read", noted)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        before = termios.tcgetattr(stdin)
+        with top.pressed() as keys:
+
+            async def after(typed: str) -> str:
+                os.write(ours, typed.encode())
+                return await asyncio.wait_for(keys.get(), 30)
+
+            assert await after("s") == "s"
+            assert await after("\x1b[5~") == "page up"
+            assert await after("\x1b[F") == "end"
+            assert await after("\x1b") == "\x1b", "Escape itself"
+            os.write(ours, b"\x1b[Z")  # Shift-Tab, which nothing here knows
+            await until(lambda: b"\x1b[Z" in seen, "it is read")
+            assert await after("r") == "r", "no letters of a sequence"
+        assert termios.tcgetattr(stdin) == before
+        with top.pressed() as keys:
+            os.close(ours)
+            assert await asyncio.wait_for(keys.get(), 30) == "q"
+            monkeypatch.setattr(termios, "tcsetattr", lambda *_: None)  # it has no mode any more
 
 
 # ---- refreshing ----------------------------------------------------------------------------------
