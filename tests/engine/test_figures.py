@@ -106,8 +106,7 @@ async def test_each_owner_has_an_id_of_its_own() -> None:
 @in_virtual_time
 async def test_ready_with_a_timeout_of_zero_only_looks(voting: bool) -> None:
     on = Nodes([MemoryNode(name) for name in "abc"])
-    for node in on.nodes:
-        node.freeze()
+    on.freeze()
     locks = on.connect()
     began = now()
     if voting:
@@ -133,8 +132,7 @@ async def test_ready_without_voting_waits_for_one_node_timeout() -> None:
 @in_virtual_time
 async def test_ready_says_that_its_manager_was_closed() -> None:
     on = Nodes([MemoryNode(name) for name in "abc"])
-    for node in on.nodes:
-        node.freeze()
+    on.freeze()
     locks = on.connect()
     waiting = [start(locks.ready()), start(locks.ready(voting=True))]
     await asyncio.sleep(0.1)

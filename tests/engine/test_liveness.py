@@ -1,6 +1,8 @@
 """No task waits longer than necessary. In virtual time, so a late one is late by its own fault."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,54 +22,45 @@ from tests.waiting import until
 AT_ONCE = 0.05
 
 
-@virtual_single
-async def test_a_release_wakes_the_next_in_the_queue_of_its_own_process(on: Nodes) -> None:
+OWN: dict[str, tuple[int, Callable[[asynclock.LockManager], tuple[Any, Any]]]] = {
+    "fair lock": (1, lambda locks: (locks.fair_lock("a"), locks.fair_lock("a"))),
+    "writer": (
+        2,
+        lambda locks: (locks.rwlock("a").read(), locks.rwlock("a").write()),
+    ),
+    "reader": (1, lambda locks: (locks.rwlock("a").write(), locks.rwlock("a").read())),
+}
+"""The number of holders, what they hold, and what a task of the same process waits for."""
+
+
+@pytest.mark.parametrize("kind", OWN)
+@virtual
+async def test_a_release_wakes_the_next_waiter_of_its_own_process(on: Nodes, kind: str) -> None:
     """Servers push nothing to the connection that made the change."""
-    first = await on.locks.fair_lock("a").acquire()
-    waiting = start(on.locks.fair_lock("a").acquire())
+    holders, make = OWN[kind]
+    holds, wants = make(on.locks)
+    held = [await holds.acquire() for _ in range(holders)]
+    waiting = start(wants.acquire())
     await until(lambda: on.locks.statistics().refused >= 1)
-    await first.release()
+    await asyncio.sleep(AT_ONCE)
+    for lease in held:
+        await lease.release()
     assert await seconds_until(waiting.done) < AT_ONCE
 
 
+@pytest.mark.parametrize("pushes", ["lost", "none"])
 @virtual
-async def test_the_last_reader_wakes_a_writer_of_its_own_process(on: Nodes) -> None:
-    readers = [await on.locks.rwlock("a").read().acquire() for _ in range(2)]
-    writing = start(on.locks.rwlock("a").write().acquire())
-    await until(lambda: on.locks.statistics().refused >= 2)
-    for reader in readers:
-        await reader.release()
-    assert await seconds_until(writing.done) < AT_ONCE
-
-
-@virtual
-async def test_a_writer_wakes_readers_of_its_own_process(on: Nodes) -> None:
-    writer = await on.locks.rwlock("a").write().acquire()
-    reading = start(on.locks.rwlock("a").read().acquire())
-    await until(lambda: on.locks.statistics().refused >= 2)
-    await writer.release()
-    assert await seconds_until(reading.done) < AT_ONCE
-
-
-@virtual
-async def test_a_key_that_expires_is_noticed_without_a_push(on: Nodes) -> None:
+async def test_a_key_that_expires_is_noticed_without_a_push(on: Nodes, pushes: str) -> None:
     await on.ghost(ttl=3.5)
-    loses_pushes(on.locks)
-    chance(on.locks, lambda: 0.999)  # so no refresh of its ticket comes at that moment
-    began = now()
-    await on.locks.lock("a").acquire()
-    assert now() - began < 3.6
-
-
-@virtual
-async def test_a_key_that_expires_is_noticed_where_servers_push_nothing(on: Nodes) -> None:
-    await on.ghost(ttl=3.5)
-    refuse_tracking(on.nodes)
+    if pushes == "none":
+        refuse_tracking(on.nodes)
     async with on.connect() as locks:
-        chance(locks, lambda: 0.999)
+        if pushes == "lost":
+            loses_pushes(locks)
+        chance(locks, lambda: 0.999)  # so no refresh of its ticket comes at that moment
         began = now()
         await locks.lock("a").acquire()
-        assert now() - began < 3.55
+        assert now() - began < 3.6
 
 
 @virtual
@@ -77,8 +70,7 @@ async def test_rivals_that_a_release_wakes_spread_out(on: Nodes) -> None:
     waiting = start(on.locks.multi_lock("a", "b").acquire())
     await until(lambda: on.locks.statistics().refused >= 2)
     await asyncio.sleep(AT_ONCE)
-    for node in on.nodes:
-        await node.command("DEL", "asynclock:a")
+    await on.command("DEL", "asynclock:a")
     assert 0.0005 < await seconds_until(waiting.done) < 0.2
 
 

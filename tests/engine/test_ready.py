@@ -101,8 +101,7 @@ async def test_ready_returns_at_once_where_a_quorum_votes(on: Nodes) -> None:
 
 @virtual
 async def test_ready_says_why_no_quorum_votes(on: Nodes) -> None:
-    for node in on.nodes[:2]:
-        node.kill()
+    on.kill("ab")
     await asyncio.sleep(0.01)  # the breaks are noticed
     took, error = await failing(on.locks.ready(voting=True, timeout=2))
     assert took == pytest.approx(2, abs=0.01)
@@ -111,8 +110,7 @@ async def test_ready_says_why_no_quorum_votes(on: Nodes) -> None:
 
 @virtual
 async def test_ready_without_a_timeout_has_a_bound(on: Nodes) -> None:
-    for node in on.nodes:
-        node.kill()
+    on.kill()
     await asyncio.sleep(0.01)
     took, _ = await failing(on.locks.ready(voting=True))
     assert took == pytest.approx(D + 3, abs=0.01)
@@ -120,8 +118,7 @@ async def test_ready_without_a_timeout_has_a_bound(on: Nodes) -> None:
 
 @virtual
 async def test_ready_goes_on_the_moment_a_node_is_back(on: Nodes) -> None:
-    for node in on.nodes[:2]:
-        node.freeze()
+    on.freeze("ab")
     manager = on.connect(restart_guard=False)
     waiting = start(manager.ready(voting=True))
     await asyncio.sleep(0.3)
@@ -179,8 +176,7 @@ async def test_ready_waits_for_every_node_and_not_beyond_its_timeout(on: Nodes) 
 
 @virtual
 async def test_ready_notices_a_node_that_answers_again_on_the_same_connection(on: Nodes) -> None:
-    for node in on.nodes[:2]:
-        node.freeze()
+    on.freeze("ab")
     with pytest.raises(asynclock.QuorumUnavailableError):
         await on.locks.lock("a").try_acquire()
     waiting = start(on.locks.ready(voting=True, timeout=60))

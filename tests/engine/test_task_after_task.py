@@ -30,8 +30,7 @@ async def test_a_task_that_had_no_time_to_ask_tells_the_outage_of_the_one_before
 ) -> None:
     """Its turn did not come, or its own answers were cut by the timeout: they say nothing."""
     lock: Any = on.locks.lock("a") if kind == "lock" else on.locks.semaphore("a", 1)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     calls = []
     for timeout in (first, second):
         calls.append(start(lock.acquire(timeout=timeout)))
@@ -46,13 +45,11 @@ async def test_a_task_that_had_no_time_to_ask_tells_the_outage_of_the_one_before
 async def test_after_a_win_nobody_tells_of_an_outage_before_it(on: Nodes) -> None:
     """The timeout of the last task ends while another one asks, and the nodes answer."""
     lock = on.locks.lock("a", handoff=False)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     first, second = start(lock.acquire()), start(lock.acquire())
     third = start(lock.acquire(timeout=5.0))
     await asyncio.sleep(3.0)
-    for node in on.nodes[1:]:
-        node.thaw()
+    on.thaw("bc")
     lease = await first
     await asyncio.sleep(1.5)
     on.slow(0.45)
@@ -64,8 +61,7 @@ async def test_after_a_win_nobody_tells_of_an_outage_before_it(on: Nodes) -> Non
 
 @virtual
 async def test_after_a_refusal_nobody_tells_of_an_outage_before_it(on: Nodes) -> None:
-    for node in on.nodes[:2]:
-        node.kill()
+    on.kill("ab")
     await until(lambda: [one.state for one in on.locks.nodes()][:2] == ["down"] * 2)
     asking = start(on.locks.lock("a").acquire())
     await asyncio.sleep(0.5)
@@ -136,8 +132,7 @@ async def test_each_call_in_vain_is_told_with_its_outcome_and_how_long_it_waited
         async with locks.lock("b"):
             await error(locks.lock("b").acquire())
         await held.release()
-        for node in on.nodes:
-            node.kill()
+        on.kill()
         await until(lambda: all(node.state == "down" for node in locks.nodes()))
         await error(locks.lock("c").acquire(timeout=0.2))
     failed = [one for one in seen if isinstance(one, events.Failed)]

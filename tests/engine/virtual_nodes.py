@@ -67,11 +67,29 @@ class Nodes:
         for way in self.ways:
             way.seconds = seconds
 
+    def some(self, names: str) -> list[MemoryNode]:
+        return [node for node in self.nodes if node.name in names]
+
+    def freeze(self, names: str = "abcd") -> None:
+        for node in self.some(names):
+            node.freeze()
+
+    def thaw(self, names: str = "abcd") -> None:
+        for node in self.some(names):
+            node.thaw()
+
+    def kill(self, names: str = "abcd") -> None:
+        for node in self.some(names):
+            node.kill()
+
+    async def command(self, *words: Any, only: str = "abcd") -> None:
+        """Say the same to all nodes, or to some."""
+        for node in self.some(only):
+            await node.command(*words)
+
     async def ghost(self, owner: str = "ghost", *, ttl: float = 60.0, only: str = "abc") -> None:
         """Give the name to an owner that never renews."""
-        for node in self.nodes:
-            if node.name in only:
-                await node.command("SET", KEY, owner, "PX", int(ttl * 1000))
+        await self.command("SET", KEY, owner, "PX", int(ttl * 1000), only=only)
 
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]

@@ -92,8 +92,7 @@ async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
     lease = await on.locks.lock("a", handoff="strict").acquire()
     waiting = start(on.locks.lock("a", handoff="strict").acquire())
     await until(lambda: on.locks.statistics().waiting)
-    for node in on.nodes:
-        node.freeze()
+    on.freeze()
     began = now()
     closing = start(on.locks.aclose())
     await lease.release()  # hands over: the waiter has its turn

@@ -17,7 +17,6 @@ from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import (
     KEY,
     Nodes,
-    Way,
     seconds_until,
     start,
     virtual,
@@ -187,15 +186,6 @@ async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> No
     # No time for a second try if the nodes of the first round count as missing.
     assert await locks.latch("done", 3).count_down(timeout=0) == 2
     await locks.aclose()
-
-
-@in_virtual_time
-async def test_three_young_servers_wait_and_one_does_not() -> None:
-    for names, state in (("a", "up"), ("abc", "quarantined")):
-        places: list[Any] = [MemoryEndpoint(name, MemoryNode(name), Way()) for name in names]
-        async with asynclock.connect(*places, ttl=10, node_timeout=1) as locks:
-            await locks.ready()
-            assert {node.state for node in locks.nodes()} == {state}
 
 
 # ---- clocks

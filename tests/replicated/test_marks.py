@@ -1,6 +1,5 @@
 """A promoted replica may have missed a grant: it has no vote until that grant must have ended."""
 
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -65,17 +64,6 @@ async def verdict(locks: asynclock.LockManager) -> tuple[str, str]:
         (node,) = locks.nodes()
         if node.state in ("up", "quarantined"):
             return node.state, node.cause
-
-
-async def test_the_first_client_waits_and_later_ones_do_not(
-    elders: Replicated, connect: Connect
-) -> None:
-    begin = time.monotonic()
-    async with connect(*elders.addresses, acks=1, **GUARD).lock("a", timeout=20):
-        assert time.monotonic() - begin >= TTL
-    await grown_up(elders)
-    later = connect(*elders.addresses, acks=1, **GUARD)
-    assert await verdict(later) == ("up", "")
 
 
 @pytest.mark.parametrize("guard", [True, False])
@@ -149,16 +137,6 @@ async def test_a_new_primary_waits_until_others_have_stopped_asking_the_old_one(
         waits = [event.seconds for event in seen if isinstance(event, NodeQuarantined)]
     assert waits
     assert min(waits) >= quarantine(TTL + CONFIRMED) - 0.5  # since the mark was left
-
-
-async def test_a_restarted_empty_primary_waits_even_so(group: Replicated, connect: Connect) -> None:
-    """All replicas then copy its emptiness: that they acknowledge is worth nothing."""
-    async with connect(*group.addresses, acks="all", **GUARD).lock("a", timeout=20):
-        pass
-    await group.primary.restart()
-    await group.ready()
-    newcomer = connect(*group.addresses, acks="all", **GUARD)
-    assert (await verdict(newcomer))[0] == "quarantined"
 
 
 async def test_a_primary_that_was_replaced_meanwhile_is_new_again(
