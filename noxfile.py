@@ -63,7 +63,7 @@ def find_pythons() -> dict[str, str | None]:
 
 
 PYTHONS = find_pythons()
-MAIN = next(version for version, python in PYTHONS.items() if python)
+MAIN, *OTHERS = (version for version, python in PYTHONS.items() if python)
 
 
 # ------------------------------------------------------------------ the shared environments
@@ -131,26 +131,33 @@ def side_by_side(*steps: Callable[[], object], at_once: int = 2) -> None:
             step.result()
 
 
-@nox.session
-def environments(session: nox.Session) -> None:
-    """Make the environment of each Python, and let pytest compile the tests.
+def prepare(session: nox.Session, version: str) -> None:
+    """Make the environment of one Python, and let pytest compile the tests.
 
     Otherwise each worker of the first session would compile all of them.
     """
+    chosen = [] if version == MAIN else ON_EACH_PYTHON
+    collect = ["-m", "pytest", "--collect-only", "-q", *chosen]
+    Environment(session, version).run("python", *collect, silent=True)
 
-    def prepare(version: str) -> None:
-        chosen = [] if version == MAIN else ON_EACH_PYTHON
-        collect = ["-m", "pytest", "--collect-only", "-q", *chosen]
-        Environment(session, version).run("python", *collect, silent=True)
 
-    here = (version for version, python in PYTHONS.items() if python)
-    side_by_side(*(partial(prepare, version) for version in here))
+@nox.session
+def checks(session: nox.Session) -> None:
+    """Lint and types, while the environments of the other Pythons are made."""
+
+    def quick_checks() -> None:
+        prepare(session, MAIN)
+        lint(session)
+        types(session)
+
+    others = [partial(prepare, session, version) for version in OTHERS]
+    side_by_side(quick_checks, *others)
 
 
 # ------------------------------------------------------------------ quick checks
 
 
-@nox.session
+@nox.session(default=False)
 def lint(session: nox.Session) -> None:
     """Ruff: rules and formatting."""
     environment = Environment(session)
@@ -158,7 +165,7 @@ def lint(session: nox.Session) -> None:
     environment.run("ruff", "format", "--check", ".")
 
 
-@nox.session
+@nox.session(default=False)
 def types(session: nox.Session) -> None:
     """Check types with mypy, and with pyright that every public name has a known type."""
     run = Environment(session).run
@@ -261,24 +268,29 @@ ON_EACH_PYTHON = [
 ]
 
 
+def run_tests(session: nox.Session, version: str) -> None:
+    """Run the tests that one Python runs; paths on the command line replace the list."""
+    environment = Environment(session, version)
+    if version in SERVERS and version != MAIN:
+        environment.use_server(SERVERS[version])
+    if version == MAIN and not session.posargs:
+        measured(environment)
+        return
+    # `pytest -k` and the like narrow the list.
+    given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
+    chosen = [] if version == MAIN or given else ON_EACH_PYTHON
+    workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
+    environment.pytest("-n", workers, "-m", ELSEWHERE if chosen else ORDINARY, *chosen)
+
+
 def add_tests(version: str, python: str | None) -> None:
     """Make the session that runs the tests on one Python."""
 
-    @nox.session(name=f"tests-{version}")
+    @nox.session(name=f"tests-{version}", default=version == MAIN)
     def tests(session: nox.Session) -> None:
         if python is None:
             session.skip(f"no Python {version} on this machine")
-        environment = Environment(session, version)
-        if version in SERVERS and version != MAIN:
-            environment.use_server(SERVERS[version])
-        if version == MAIN and not session.posargs:
-            measured(environment)
-            return
-        # Paths on the command line replace the list; `pytest -k` and the like narrow it.
-        given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
-        chosen = [] if version == MAIN or given else ON_EACH_PYTHON
-        workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
-        environment.pytest("-n", workers, "-m", ELSEWHERE if chosen else ORDINARY, *chosen)
+        run_tests(session, version)
 
     what = "All ordinary tests, with their coverage," if version == MAIN else "What can differ"
     tests.__doc__ = f"{what} on Python {version}."
@@ -353,8 +365,8 @@ def mutation(session: nox.Session) -> None:
     if session.posargs:
         play(*session.posargs)
         return
-    play("--changed", "--seconds", "45")
-    play("--seconds", "75")
+    play("--changed", "--seconds", "30")
+    play("--seconds", "60")
 
 
 @nox.session(default=False)
@@ -689,13 +701,14 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
-def shipped(session: nox.Session) -> None:
-    """Run the sessions package, cluster, containers, docs and demo, three at a time.
+def elsewhere(session: nox.Session) -> None:
+    """What can differ on the other Pythons, package, cluster, containers, docs and demo.
 
-    They mostly wait.
+    Three at a time, because they often wait.
     """
-    checks = (package, cluster, containers, docs, demo)
-    side_by_side(*(partial(check, session) for check in checks), at_once=3)
+    tests = [partial(run_tests, session, version) for version in OTHERS]
+    rest = [partial(check, session) for check in (cluster, containers, docs, demo)]
+    side_by_side(partial(package, session), *tests, *rest, at_once=3)
 
 
 # ------------------------------------------------------------------ benchmarks
