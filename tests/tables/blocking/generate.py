@@ -7,6 +7,7 @@ thread does in another way is written by hand in the classes they inherit from.
 """
 
 import ast
+import functools
 import inspect
 import itertools
 import re
@@ -24,87 +25,6 @@ PACKAGE = Path(asynclock.__file__).parent / "blocking"
 FILE = PACKAGE / "__init__.py"
 # Not imported, because the file that is to be written may be out of date.
 for_threads = runpy.run_path(str(PACKAGE / "_words.py"))["for_threads"]
-
-HEADER = '''
-"""The same locks for code without asyncio: threads, scripts, Django, Celery.
-
-    from asynclock import blocking
-
-    locks = blocking.connect("redis://localhost:6379")
-
-    with locks.lock("orders:42", timeout=2) as lease:
-        orders.save(order, fence=lease.fence)
-
-One event loop in a thread of this process does the work: it renews leases while your code runs.
-The engine, the protocol and the guarantees are those of the asynchronous locks. Only a loss can't
-interrupt your code, because nothing can interrupt a thread. So check `lease.held`, pass a callback
-to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `with`.
-"""
-
-# Written by `nox -s generate`: don't edit this file. Each method passes its arguments to the
-# asynchronous object. What takes a longer way is inherited from `_faces.py`.
-
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
-from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack
-
-import asynclock
-
-from .. import _settings
-from .._engine.engine import NodeHealth, Statistics
-from .._engine.inspection import Inspection
-from .._engine.spec import HandOff
-from .._nodes.deployment import NodeAddress
-from .._primitives import base
-from .._primitives.base import UNSET, Timeout
-from .._primitives.register import DEFAULT_KEEP
-from .._primitives.synchronized import P, R
-from .._settings import RestartGuard
-from ..events import Observer
-from ..manager import connect as connect_asynchronously
-from ._faces import Bridge, Enterable, Face, Holding, L, decorated, synchronized
-from ._words import describe
-
-__all__ = [
-    "Barrier",
-    "FairLock",
-    "Latch",
-    "Lease",
-    "Lock",
-    "LockManager",
-    "LockSettings",
-    "MultiLease",
-    "MultiLock",
-    "Once",
-    "ReadWriteLock",
-    "ReentrantLease",
-    "ReentrantLock",
-    "Run",
-    "Semaphore",
-    "SemaphorePermits",
-    "SharedEvent",
-    "connect",
-]
-
-T = TypeVar("T")
-
-
-async def answer(function: Callable[[], T]) -> T:
-    """Return what a plain function returns, in the event loop."""
-    return function()
-
-
-async def listed(found: AsyncIterator[T]) -> list[T]:
-    """Return everything that `found` yields."""
-    return [one async for one in found]
-
-
-def behind(lease: Any) -> Any:
-    """Return the asynchronous lease behind `lease`; anything else as it is, to be refused."""
-    return lease._inner if isinstance(lease, Holding) else lease
-'''
 
 FOOTER = """
 for _name in set(__all__) - {"LockSettings"}:
@@ -150,6 +70,7 @@ class Member:
     doc: str
 
 
+@functools.cache
 def members(cls: type) -> dict[str, Member]:
     """Return the public members of a class, those of its bases first."""
     found: dict[str, Member] = {}
@@ -297,10 +218,14 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, among: int = 1) -> t
 
 
 def generated() -> str:
-    """Return the source of the file; its lines may be too long."""
+    """Return the source of the file; its lines may be too long.
+
+    What comes before the first class is written by hand, in the file itself.
+    """
+    by_hand = FILE.read_text("utf-8").partition("\nclass ")[0]
     kinds = (base.HoldSettings, base.WaitSettings, base.LockSettings)
     parts = [*map(typed, kinds), *map(written, BASES), connect(), FOOTER]
-    return "\n\n".join([HEADER.strip(), *parts])
+    return "\n\n".join([by_hand.strip(), *parts])
 
 
 def main() -> None:

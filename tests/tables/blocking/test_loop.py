@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import threading
 import time
 import weakref
@@ -50,21 +49,6 @@ def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_loop.Call, "result", interrupted)
-
-
-def test_an_interrupted_try_that_got_nothing_has_nothing_to_undo(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR)
-    with blocking.connect("memory://") as locks, blocking.connect("memory://") as others:
-        with others.lock("a") as lease:
-            locks.statistics()
-            interrupt_after(lambda call: call.wait(PATIENCE), monkeypatch)
-            with pytest.raises(KeyboardInterrupt):
-                locks.lock("a").try_acquire()
-            assert locks.lock("a").try_acquire() is None
-            assert lease.held
-    assert not caplog.records
 
 
 def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
@@ -174,24 +158,6 @@ def test_an_exit_right_after_the_start_ends_what_it_has_to(monkeypatch: pytest.M
 # ---- what stays ----------------------------------------------------------------------------------
 
 
-def test_nothing_keeps_the_result_of_a_call() -> None:
-    """A lease that its thread drops must be free to end."""
-
-    class Result:
-        pass
-
-    background = _loop.background()
-
-    async def work() -> Result:
-        return Result()
-
-    found = background.call(work)
-    left = weakref.ref(found)
-    del found
-    until(lambda: gc.collect() >= 0 and left() is None)
-    assert not background._waiting
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_dropped_lease_ends_in_the_loop(
     locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, *, quick: bool
@@ -277,13 +243,6 @@ def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
 
 
-def test_without_a_loop_a_finalizer_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_loop, "current", None)
-    called: list[int] = []
-    _loop.soon(lambda: called.append(1))
-    assert not called
-
-
 def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_loop(**_: Any) -> None:
         raise OSError("too many open files")
@@ -315,22 +274,6 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_value))
     Broken()._thread.join(PATIENCE)
     assert seen == [error] * told
-
-
-def test_the_loop_outlives_a_function_that_cancels_every_task(
-    background: _loop.BackgroundLoop,
-) -> None:
-    async def cancel_all() -> str:
-        for task in asyncio.all_tasks():
-            task.cancel()
-        return "served"
-
-    def work() -> list[str]:
-        return [background.call(cancel_all) for _ in range(3)]
-
-    assert in_thread(work) == in_thread(work) == ["served"] * 3
-    background.stop()
-    assert not background._thread.is_alive()
 
 
 def test_a_call_that_comes_while_the_loop_works_begins_before_it_sleeps(
@@ -393,25 +336,6 @@ def test_a_loop_that_is_broken_lets_no_call_wait(
     assert len(told) == 1
     for task in asyncio.all_tasks(loops[0]):  # nothing can end them
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # of the C class
-
-
-def test_the_exit_of_a_process_ends_all_it_can_and_then_the_loop(
-    background: _loop.BackgroundLoop,
-) -> None:
-    served: list[str] = []
-
-    async def work() -> None:
-        await asyncio.sleep(0.1)
-        served.append("served")
-
-    async def fails() -> None:
-        raise ValueError("wrong")
-
-    in_thread(lambda: background.stop([fails, work]))
-    assert served == ["served"]
-    assert background.over
-    assert not background._thread.is_alive()
-    in_thread(_faces._end)  # nothing is left to end
 
 
 def test_the_exit_releases_the_leases_of_every_manager(background: _loop.BackgroundLoop) -> None:

@@ -1,57 +1,19 @@
 """The tasks of a manager, the clock that it reads, and its sockets in a forked child."""
 
 import asyncio
-import gc
 import importlib.util
-import os
-import select
-import socket
 import subprocess
 import sys
 import time
-import weakref
 from typing import Any
 
 import anyio
 import pytest
 
-from asynclock import _process
 from asynclock._process import Background, wait_out
 from asynclock.testing import FaultProxy, LocalServer
 from tests import patient
 from tests.waiting import until
-
-
-async def test_no_task_outlives_the_end() -> None:
-    background, ended = Background(), list[str]()
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            await asyncio.sleep(0.02)
-            ended.append("slowly")
-
-    task = background.spawn(work(), "slow")
-    await asyncio.sleep(0)
-    await background.aclose()
-    assert ended == ["slowly"], "it waits until they have ended"
-    assert task.cancelled()
-    await background.aclose()
-
-
-async def test_a_task_that_ends_them_all_does_not_wait_for_itself() -> None:
-    background = Background()
-    other = background.spawn(asyncio.sleep(3600), "other")
-    await asyncio.wait_for(background.spawn(background.aclose(), "ending"), 5)
-    assert other.cancelled()
-
-
-async def test_a_task_that_has_ended_is_forgotten() -> None:
-    background = Background()
-    await background.spawn(asyncio.sleep(0), "brief")
-    await asyncio.sleep(0)
-    assert not background._tasks
 
 
 async def test_an_error_goes_to_the_handler_of_the_loop_and_a_cancellation_does_not() -> None:
@@ -116,46 +78,6 @@ def test_the_clock_goes_on_while_the_machine_sleeps(
     fresh = importlib.util.module_from_spec(found)
     found.loader.exec_module(fresh)
     assert fresh.now() == shows
-
-
-def test_the_copy_of_a_socket_is_dead_and_its_original_is_not() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        copy = socket.socket(fileno=os.dup(ours.fileno()))
-        with copy:
-            number = copy.fileno()
-            _process.close_copy(number)
-            assert copy.fileno() == number, "nothing else may get this number meanwhile"
-            assert not os.get_inheritable(number)
-            ready, _, _ = select.select([copy], [], [], 0)
-            assert ready, "who reads it learns that it has ended, and does not wait"
-            assert copy.recv(1) == b""
-        ours.sendall(b"x")
-        assert theirs.recv(1) == b"x"
-        theirs.sendall(b"y")
-        assert ours.recv(1) == b"y"
-
-
-def test_all_that_a_child_inherits_is_told_and_what_is_gone_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[str] = []
-
-    class Inherited:
-        def __init__(self, name: str) -> None:
-            self.name = name
-            _process.tell_child(self)
-
-        def forked(self) -> None:
-            """Note it."""
-            told.append(self.name)
-
-    monkeypatch.setattr(_process, "_inherited", weakref.WeakSet())  # of nothing that is in use
-    kept = [Inherited(name) for name in "xyz"]
-    Inherited("dropped")
-    gc.collect()
-    _process._in_child()
-    assert sorted(told) == [one.name for one in kept]
 
 
 async def test_a_cancelled_scope_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,9 +113,9 @@ ROWS = [
         within(0.3),
     ),
     # too few nodes answer
-    Row("an outage", [OUT], OUTAGE, (RESTART, RESTART + 1), (10, 80)),
+    Row("an outage", [OUT], OUTAGE, (RESTART, RESTART + 1), (10, 80), {}, ("lock",)),
     Row("an outage until the timeout", [OUT], OUTAGE, (0.4, 0.75), (2, 12), within(0.4)),
-    Row("a long one until the timeout", [OUT], OUTAGE, (15, 16), (10, 99), within(15)),
+    Row("a long one until then", [OUT], OUTAGE, (15, 16), (10, 99), within(15), ("lock",)),
     Row("an outage in a try", [OUT], OUTAGE, (0, 0), (1, 1), ONCE),
     Row("silence in a try", [MUTE], OUTAGE, (1, 1), (1, 1), ONCE),
     Row("silence", [MUTE], OUTAGE, (1, 1), (1, 1), within(0.0)),
@@ -123,7 +123,7 @@ ROWS = [
     Row(
         "outages are not added up",
         [*[OUT] * 20, HELD, OUT],
-        *(OUTAGE, (RESTART + 3, RESTART + 9), (20, 99)),
+        *(OUTAGE, (RESTART + 3, RESTART + 9), (20, 99), {}, ("lock",)),
     ),
     *(
         Row(

@@ -5,8 +5,9 @@ import gc
 
 import pytest
 
+from asynclock._primitives.reentrant import _inherited
 from asynclock.testing import LocalServer
-from tests.engine.virtual_nodes import Nodes, virtual
+from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 from tests.patient import connect_to as connect
 from tests.tables.inside import names_in_use
 from tests.waiting import PATIENCE, until
@@ -48,7 +49,7 @@ async def test_waiting_for_the_end_of_several_leaves_nothing(
 async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
     renewals = on.locks._engine.renewals
     kept = await on.locks.lock("kept").acquire()
-    for number in range(400):
+    for number in range(150):
         async with on.locks.lock(f"{number % 7}"):
             await asyncio.sleep(0.001)
     assert renewals.grants() == [kept._grant]
@@ -64,4 +65,28 @@ async def test_a_dropped_hold_is_forgotten(on: Nodes, *, inherit: bool) -> None:
         await asyncio.sleep(0)
         gc.collect()
     await until(lambda: not on.locks.leases())
+    assert not on.locks._nestings
+
+
+@virtual_single
+async def test_a_task_remembers_no_holds_that_have_ended(on: Nodes) -> None:
+    async with on.connect() as others:
+        for number in range(20):
+            for locks in (on.locks, others):
+                async with locks.reentrant_lock(str(number), inherit=True):
+                    pass
+        async with on.locks.reentrant_lock("a", inherit=True):
+            assert len(_inherited.get()) == 1
+            async with others.reentrant_lock("b", inherit=True):
+                assert len(_inherited.get()) == 2
+                assert await start(others.reentrant_lock("a", inherit=True).try_acquire()) is None
+
+
+@virtual_single
+async def test_a_manager_remembers_no_name_that_nobody_holds(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    holds = [await lock.acquire() for _ in range(4)]
+    for ended in (3, 0, 1, 2):
+        assert on.locks._nestings
+        await holds[ended].release()
     assert not on.locks._nestings

@@ -32,8 +32,6 @@ from tests.waiting import until
 GONE = "the nodes no longer held it for us when it was released"
 NO_LONGER = "the nodes no longer hold it for us"
 OUTAGE = asynclock.QuorumUnavailableError
-WON = (yes(10), yes(10), SILENT)
-"""Nodes a and b grant; node c is silent, so its connection is a new one by the next request."""
 Vote = tuple[Reply, ...]
 
 

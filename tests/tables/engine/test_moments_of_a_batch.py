@@ -16,10 +16,9 @@ from asynclock._engine import outbox as batch
 from asynclock._engine.ask import Ask
 from asynclock._engine.context import Context
 from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
-from asynclock._nodes.link import Link
 from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of
-from tests.engine.virtual_nodes import TTL, Nodes, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, virtual
 from tests.waiting import until
 
 Act = Callable[[Nodes, list[Any], list[asyncio.Task[Any]]], None]
@@ -118,34 +117,6 @@ async def test_calls_that_are_collected_while_the_manager_is_closed_give_their_n
             await locks.aclose()
     assert not calls
     await free(on, *NAMES)
-
-
-@virtual_single
-async def test_a_call_that_is_closed_where_no_loop_runs_gives_its_name_up(on: Nodes) -> None:
-    """So does a garbage collector in any thread, or a caller between two runs of the loop."""
-    lock = on.locks.lock("a", handoff="strict")
-    lease, call = await lock.acquire(), lock.acquire()
-    call.send(None)
-    on.slow(0.2)
-    await lease.release()  # hands it on
-    call.send(None)  # waits for a fence
-    threads: set[int] = set()
-    write = Link._write
-
-    def noted(link: Link) -> None:
-        threads.add(threading.get_ident())
-        write(link)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "_write", noted)
-        on.locks._engine.multiplexer.singles = ALONE  # what is asked is written at once
-        thread = threading.Thread(target=call.close)
-        thread.start()
-        thread.join()
-        await free(on, "a")
-        async with asyncio.timeout(TTL / 2), on.locks.lock("b"):
-            pass
-    assert threads == {threading.get_ident()}
 
 
 @virtual

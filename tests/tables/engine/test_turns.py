@@ -5,17 +5,14 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
-
 import asynclock
 from asynclock._engine.ask import Ask
 from asynclock._engine.seek import _decided
-from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules import pacing
 from asynclock.testing.memory import MemoryNode
-from tests.engine.test_queue import QUEUE, in_its_turn, line_up, wins
+from tests.engine.test_queue import QUEUE, line_up, wins
 from tests.engine.virtual_nodes import (
     KEY,
     PATIENCE,
@@ -28,38 +25,6 @@ from tests.engine.virtual_nodes import (
 )
 from tests.tables.inside import now
 from tests.waiting import until
-
-
-@virtual
-async def test_a_task_that_takes_a_name_again_in_its_turn_waits_for_one_round_trip(
-    on: Nodes,
-) -> None:
-    """The release doesn't wait for replies, and is written even if the loop is blocked then."""
-    written, write = 0, ServerNode.write
-
-    def counted(node: ServerNode) -> None:
-        nonlocal written
-        written += 1
-        write(node)
-
-    async with in_its_turn(on) as (ours, first, waiting):
-        lease = first
-        on.slow(0.01)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ServerNode, "write", counted)
-            for beside in (0, 1):  # a second vote, so requests may go together
-                began, written = now(), 0
-                await lease.release()
-                assert (now() - began, written) == (0.0, len(on.nodes))
-                others = {object(): lambda: None for _ in range(beside)}
-                ours._engine.undos.update(others)  # type: ignore[arg-type]
-                lease = await ours.lock("a").acquire()
-                ours._engine.undos.clear()
-                assert now() - began == pytest.approx(0.02)
-                assert written == (2 - beside) * len(on.nodes)
-        assert not waiting.done()
-        await lease.release()
-        await (await waiting).release()
 
 
 @virtual

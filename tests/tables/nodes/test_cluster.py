@@ -10,7 +10,6 @@ import asynclock
 from asynclock import _clock
 from asynclock._nodes.cluster import ParkedCommands, RoutedCommand
 from asynclock._nodes.node import NodeSettings
-from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.wire import Command, Failure
 from asynclock._primitives.lock import SCRIPT
 from tests.waiting import in_virtual_time
@@ -140,24 +139,6 @@ async def test_a_vote_counts_that_was_asked_for_when_the_quarantine_was_over(
     assert [type(one) for one in answers] == [Failure]
 
 
-@pytest.mark.parametrize(
-    ("op", "reply", "how", "asked"),
-    [
-        ("acquire", REFUSAL, {}, ["acquire"]),
-        ("acquire", REFUSAL, {"arm": True}, ["CLIENT", "acquire"]),
-        ("release", REFUSAL, {"release": True}, ["to be delivered", "release"]),
-        ("acquire", MOVED, {}, ["acquire"] * 6),
-    ],
-)
-@in_virtual_time
-async def test_what_a_server_is_sent(
-    op: str, reply: Any, how: dict[str, bool], asked: list[str]
-) -> None:
-    cluster = Cluster(reply)
-    cluster.send(op, **how)
-    assert cluster.asked == asked
-
-
 @in_virtual_time
 async def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_command() -> None:
     """A server forgets the permission with the next command, whatever it is."""
@@ -165,15 +146,6 @@ async def test_nothing_comes_between_the_permission_for_a_moving_slot_and_its_co
     cluster.send("acquire", arm=True)
     cluster.sinks[0].on_reply(0, ASK)
     assert cluster.asked[-3:] == ["acquire", "ASKING", "acquire"]
-
-
-@in_virtual_time
-async def test_keys_in_two_slots_are_a_mistake() -> None:
-    cluster = Cluster(GRANT)
-    _, (answer,) = cluster.send("acquire", keys=("a", "b"))
-    assert (answer.permanent, answer.code) == (True, UNSUPPORTED)
-    assert "different slots" in answer.cause
-    assert cluster.asked == []
 
 
 @in_virtual_time
@@ -188,53 +160,6 @@ async def test_an_owner_claims_its_key_until_the_answer() -> None:
     assert cluster.claiming == {}
 
 
-@pytest.mark.parametrize("how", ["released", "too late"])
-@in_virtual_time
-async def test_a_redirect_is_not_followed_after_a_release_or_the_timeout(how: str) -> None:
-    cluster = Cluster()
-    command, answers = cluster.send("acquire")
-    if how == "released":
-        assert not command.give_up(), "it may have been executed"
-    else:
-        await asyncio.sleep(NODE_TIMEOUT + 0.001)
-    cluster.sinks[0].on_reply(0, MOVED)
-    assert [one.cause for one in answers] == [
-        "given up before it was executed" if how == "released" else MOVED.cause
-    ]
-    assert len(cluster.asked) == 1
-
-
-@pytest.mark.parametrize(("op", "kept"), [("release", ["me"]), ("acquire", [])])
-@in_virtual_time
-async def test_a_release_is_kept_if_it_fails(op: str, kept: list[str]) -> None:
-    cluster = Cluster(MOVED)
-    cluster.send(op, release=op == "release")
-    assert cluster.kept == kept
-
-
-@pytest.mark.parametrize(
-    ("op", "reply", "lack", "noted", "looks"),
-    [
-        ("acquire", OOM, None, [OOM], 1),
-        ("extend", OOM, None, [], 1),
-        ("acquire", Failure("no answer within 1 s"), None, [], 1),
-        ("acquire", GRANT, OOM, [None], 0),
-        ("acquire", GRANT, None, [], 0),
-        ("extend", GRANT, OOM, [], 0),
-    ],
-)
-@in_virtual_time
-async def test_a_vote_or_its_error_is_noted_and_an_error_makes_the_view_doubtful(
-    op: str, reply: Any, lack: Failure | None, noted: list[Failure | None], looks: int
-) -> None:
-    """Perhaps another server has its slots by now."""
-    cluster = Cluster(reply, lack=lack)
-    _, (answer,) = cluster.send(op)
-    assert (cluster.noted, cluster.looks) == (noted, looks)
-    if isinstance(reply, Failure):
-        assert answer.cause == f"10.0.0.1:7000: {reply.cause}"
-
-
 @in_virtual_time
 async def test_a_server_of_a_cluster_that_connects_later_is_refused_as_well() -> None:
     locks = asynclock.connect("redis+cluster://10.255.255.1:7000")
@@ -245,3 +170,13 @@ async def test_a_server_of_a_cluster_that_connects_later_is_refused_as_well() ->
     shard: Any = SimpleNamespace(trust=SimpleNamespace(facts=None), rejected=None)
     cluster._shard_connected(shard)
     assert shard.rejected is cluster.rejected
+
+
+@in_virtual_time
+async def test_a_redirect_is_not_followed_after_a_release() -> None:
+    cluster = Cluster()
+    command, answers = cluster.send("acquire")
+    assert not command.give_up(), "it may have been executed"
+    cluster.sinks[0].on_reply(0, MOVED)
+    assert [one.cause for one in answers] == ["given up before it was executed"]
+    assert len(cluster.asked) == 1

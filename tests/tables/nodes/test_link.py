@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from asynclock import _process
 from asynclock._nodes import link
 from asynclock._nodes.wire import Command
 from asynclock._primitives.lock import spec
@@ -377,16 +376,6 @@ async def test_a_link_that_is_full_takes_only_what_must_not_be_lost(
     await Dialogue().play(
         ("ask a", "ask b", "ask c -> c: ! backlog", "ask release me", "ask record")
     )
-
-
-@in_virtual_time
-async def test_a_forked_child_closes_its_copy_and_sends_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copies: list[int] = []
-    monkeypatch.setattr(_process, "close_copy", copies.append)
-    await Dialogue().play(("ask release me", "fork", "wait 2", "flush"))
-    assert copies == [Dialogue().fileno()]
 
 
 @in_virtual_time

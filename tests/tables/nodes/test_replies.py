@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._engine.outbox import plain
 from asynclock._nodes.cluster.shards import (
     SLOTS,
     ClusterTrust,
@@ -23,15 +22,12 @@ from asynclock._nodes.cluster.shards import (
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.link import NEEDED_CHECKS, Patience
 from asynclock._nodes.multiplexer import barred, quarantined
-from asynclock._nodes.replicated import SILENT, SentinelView, agreed_primary, older, poll
+from asynclock._nodes.replicated import SILENT, SentinelView, agreed_primary, poll
 from asynclock._nodes.replicated.acks import leave_mark
 from asynclock._nodes.wire import (
     FAILED,
-    GRANTED,
-    BatchCommand,
     Command,
     Failure,
-    Gather,
     ServerError,
     failure,
     parse_info,
@@ -85,13 +81,6 @@ def test_an_error_is_told_as_the_servers_own_and_may_need_a_person(
     assert (found.code, found.permanent) == (cause.split()[0], permanent)
 
 
-@pytest.mark.parametrize(
-    ("reply", "part"), [([0, [GRANTED, 5], 0], [GRANTED, 5]), ([0, [GRANTED, 5, 6], 0], None)]
-)
-def test_a_reply_about_other_names_is_not_taken_for_ours(reply: Any, part: Any) -> None:
-    assert plain(reply, 1, 1) == part
-
-
 # ---- what a command says of itself
 
 ME = ("asynclock:a",)
@@ -137,18 +126,6 @@ def test_a_bound_on_a_command_keeps_its_source() -> None:
         assert (SCRIPT.source.encode() in bounded.packed) is sourced
     ping = Command.plain("PING")
     assert ping.not_after(5) is ping
-
-
-def test_the_parts_of_a_batch_are_made_once() -> None:
-    made: list[list[Command]] = []
-
-    def singles() -> list[Command]:
-        made.append([release()])
-        return made[-1]
-
-    command = BatchCommand(SCRIPT, ME, ("batch",), (), singles)
-    assert command.parts is command.parts
-    assert len(made) == 1
 
 
 # ---- redirects and views of a Cluster
@@ -395,17 +372,6 @@ def test_odd_lines_of_info_are_no_obstacle(text: Any, read: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("version", "is_older"),
-    [
-        *((version, True) for version in ("6.2.14", "7.0.15", "7.x", "unknown")),
-        *((version, False) for version in ("7.2.0", "7.2.4", "8.0.1")),
-    ],
-)
-def test_which_servers_can_save_before_they_reply(version: str, is_older: bool) -> None:
-    assert older(version) is is_older
-
-
-@pytest.mark.parametrize(
     ("reply", "left"),
     [
         (Failure("NOPERM no right", permanent=True, code="NOPERM"), None),
@@ -433,45 +399,6 @@ async def test_a_primary_that_cannot_be_marked_is_known_as_such(reply: Any, left
 
 NO = Failure("no")
 PING, TIME = Command.plain("PING"), Command.plain("TIME")
-
-
-@pytest.mark.parametrize(
-    ("replies", "done"),
-    [
-        (("yes", "yes"), True),
-        (("yes", NO), False),
-        (("yes", NO, "yes"), True),
-        ((NO, NO), False),
-        ((NO, NO, NO), True),
-    ],
-)
-@in_virtual_time
-async def test_a_majority_of_answers_is_enough_and_failures_are_none(
-    replies: tuple[Any, ...], *, done: bool
-) -> None:
-    gather = Gather(3, 2)
-    for index, reply in enumerate(replies):
-        gather.on_reply(index, reply)
-    assert gather.complete.done() is done
-    assert gather.found == dict(enumerate(replies))
-
-
-@pytest.mark.parametrize(("late", "seconds"), [((), 0.5), (("late",), 0.1)])
-@in_virtual_time
-async def test_the_others_get_some_time_once_enough_have_answered(
-    late: tuple[str, ...], seconds: float
-) -> None:
-    gather, began = Gather(3, 2, 0.5), _clock.now()
-    gather.on_reply(0, "yes")
-    gather.on_reply(1, "yes")
-    assert not gather.complete.done()
-    await asyncio.sleep(0.1)
-    for reply in late:
-        gather.on_reply(2, reply)
-    await gather.complete
-    assert _clock.now() - began == pytest.approx(seconds, abs=0.001)
-    await asyncio.sleep(1)
-    gather.on_reply(2, "much later")
 
 
 @pytest.mark.parametrize(

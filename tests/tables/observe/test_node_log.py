@@ -5,29 +5,13 @@ import logging
 
 import pytest
 
-import asynclock
 from asynclock import _clock
 from asynclock._nodes.node import QUIET, NodeLog
 from asynclock._nodes.wire import Failure
 from asynclock._rules.trust import Trust
 from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp, Observers
-from asynclock.testing import LocalServer
 from tests.observe.test_node_log import lines
-from tests.observe.test_observers import SETTINGS
 from tests.waiting import in_virtual_time
-
-
-async def test_another_cause_of_the_same_outage_is_no_news(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    log = NodeLog("a:1", Trust(10.0), Observers())
-    log.down("it hung up")
-    log.down("it refuses connections")
-    log.up()
-    log.up()
-    log.down("it hung up")
-    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO", "WARNING"]
 
 
 def answering() -> tuple[NodeLog, Trust, list[Event]]:
@@ -85,40 +69,3 @@ async def test_the_end_of_a_quarantine_is_told_when_it_has_come_and_once(
     assert kinds == [*[NodeQuarantined] * 3, NodeDown, NodeUp, NodeUp]
     assert heard[0] == NodeQuarantined("a:1", "jumped", 5.0)
     assert heard[3] == NodeDown("a:1", "it hung up")
-
-
-def test_a_first_connection_is_no_news_but_to_observers(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    log, _, heard = answering()
-    log.connected()
-    assert lines(caplog) == []
-    assert heard == [NodeUp("a:1")]
-
-
-async def test_silence_makes_no_event(
-    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without observers, a lock creates no event object."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError("an event was made for nobody")
-
-    urls = [node.url for node in asynclock_nodes]
-
-    async def once(locks: asynclock.LockManager) -> None:
-        async with locks.lock("a") as lease:
-            await lease.extend()
-            assert await locks.lock("a").try_acquire() is None
-
-    async with asynclock.connect(*urls, **SETTINGS) as locks:
-        from asynclock._engine import acquire, engine, seek
-
-        with monkeypatch.context() as without_events:
-            for module in (engine, seek, acquire):
-                for name in ("Acquired", "Released", "Renewed", "Contended", "Voted", "Lost"):
-                    if hasattr(module, name):
-                        without_events.setattr(module, name, fail)
-            await once(locks)
-            locks.observe(lambda _: None)
-            with pytest.raises(AssertionError, match="for nobody"):
-                await once(locks)

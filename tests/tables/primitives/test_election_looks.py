@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-import asynclock
 from asynclock._primitives.election import Election
-from asynclock._rules.pacing import LONGEST_PAUSE
-from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import Nodes, start, virtual
 from tests.primitives.test_election import LOCK, VALUE, observed
 from tests.tables.inside import now
 
@@ -33,33 +31,6 @@ async def test_an_observer_looks_seldom_while_nothing_changes(on: Nodes) -> None
             await asyncio.sleep(50)
             assert len(seen) == 1
             assert len(looks) <= 3, "nothing changes before the lease ends"
-
-
-@virtual
-async def test_a_value_on_its_way_is_asked_for_soon(on: Nodes) -> None:
-    for node in on.nodes:
-        await node.command("SET", LOCK, "me", "PX", 60_000)
-    assert await on.locks.election("e")._look() == (None, LONGEST_PAUSE)
-
-
-@virtual_single
-async def test_an_observer_that_stops_watches_nothing(on: Nodes) -> None:
-    async with observed(on.locks):
-        await asyncio.sleep(1)
-        assert on.locks._engine.multiplexer.wakeups.watched
-    await asyncio.sleep(0.1)
-    assert not on.locks._engine.multiplexer.wakeups.watched
-
-
-@virtual
-async def test_a_look_tells_for_how_many_seconds_the_leader_is_known(on: Nodes) -> None:
-    """As long as a quorum keeps the lease: before that no other one can lead."""
-    for node, ms in zip(on.nodes, (5_000, 60_000, 7_000), strict=True):
-        await node.command("SET", LOCK, "me", "PX", ms)
-        await node.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000)
-    leader, left = await on.locks.election("e")._look()
-    assert leader == asynclock.Leader("e", 7, "mine", "me")
-    assert left == pytest.approx(7.0, abs=0.1)
 
 
 @virtual

@@ -8,17 +8,13 @@ import pytest
 import asynclock
 import asynclock._primitives
 from asynclock._engine.inspection import Inspection, NodeView
-from asynclock._engine.spec import LockSpec
-from asynclock._inspect.survey import SharedState, ask, survey
+from asynclock._inspect.survey import SharedState
 from asynclock._keys import lock_key
-from asynclock._primitives.base import Held, Kind, Lockable
+from asynclock._primitives.base import Held
 from asynclock._primitives.kinds import KINDS, PARTS, SCRIPTS, KeyRef, spec_of
-from asynclock._primitives.lock import MUTEX, SCRIPT
+from asynclock._primitives.lock import MUTEX
 from asynclock._primitives.readwrite import READERS
 from asynclock._primitives.register import State, StateView
-from asynclock.manager import node_access
-from asynclock.testing import LocalServer
-from tests import patient
 
 
 def test_no_two_parts_have_the_same_key() -> None:
@@ -110,23 +106,6 @@ def test_a_state_that_something_else_wrote(kind: str) -> None:
     for value in (*ALIKE, *NOT_OURS[kind]):
         found = shared_state(kind, value)
         assert (found.state, found.summary) == (None, "written by something else"), value[:40]
-
-
-async def test_tools_need_only_the_declaration_of_a_primitive(
-    monkeypatch: pytest.MonkeyPatch, asynclock_nodes: list[LocalServer]
-) -> None:
-    gate = Held(SCRIPT, "gate", "wide")
-    monkeypatch.setitem(PARTS, "gate", (Kind("gatehouse", (SCRIPT,), (gate,)), gate))
-    async with patient.connect(asynclock_nodes[0].url) as locks:
-        access, options = node_access(locks), locks._defaults.usual
-        key = lock_key(access.prefix, "a")
-        spec = LockSpec("a", SCRIPT, gate.keys(key), queue=f"{key}:#gate-queue")
-        lease = await Lockable(locks._engine, spec, options, None).acquire()
-        (found,) = (await survey(node_access(locks))).held
-        assert (found.kind, found.part, found.owner) == ("gatehouse", "wide", lease.owner)
-        release = spec_of(access.prefix, found).release(lease.owner, 0.0, 0.0)
-        assert (await ask(access.nodes[0], release))[0] == 1
-        assert not (await survey(node_access(locks))).held
 
 
 def views(part: Held, node: str, reply: Any) -> list[NodeView]:

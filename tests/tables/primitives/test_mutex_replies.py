@@ -336,6 +336,7 @@ test_a_winner_in_memory, test_a_winner = played(
     )
 )
 
+
 test_a_batch_in_memory, test_a_batch = played("""
     a batch replies plainly unless somebody waits or others hold
       SET a me PX TTL
