@@ -11,20 +11,14 @@ from typing import Any
 import pytest
 
 import asynclock
-from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
 from tests.waiting import until
 
-Locks = asynclock.LockManager
-Pair = tuple[Locks, Locks]
 PATIENCE = 20.0
 KEY = "asynclock:a:#barrier"
 
-face = faces(DEPLOYMENTS)
-
-
-# ---- on every deployment -------------------------------------------------------------------------
+# ---- aborts and resets ---------------------------------------------------------------------------
 
 
 async def waits_here(barrier: asynclock.Barrier, parties: int) -> bool:
@@ -43,28 +37,6 @@ async def broken(tasks: list[asyncio.Task[int]]) -> None:
     for error in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(error, asynclock.BrokenBarrierError)
         assert isinstance(error, asyncio.BrokenBarrierError)
-
-
-async def test_all_pass_together_round_after_round(pair: Pair) -> None:
-    here, there = (locks.barrier("a", 3) for locks in pair)
-    for _ in range(2):
-        early = await waiting_parties(here, there)
-        assert await there.wait(timeout=PATIENCE) == 2
-        assert sorted(await asyncio.gather(*early)) == [0, 1]
-
-
-async def test_an_aborted_barrier_is_broken_until_it_is_reset(pair: Pair) -> None:
-    here, there = (locks.barrier("a", 3) for locks in pair)
-    early = await waiting_parties(here, there)
-    await there.abort(timeout=PATIENCE)
-    await broken(early)
-    assert await here.broken(timeout=PATIENCE)
-    with pytest.raises(asynclock.BrokenBarrierError, match="until it is reset"):
-        await here.wait(timeout=PATIENCE)
-    await here.reset(timeout=PATIENCE)
-    assert not await there.broken(timeout=PATIENCE)
-    places = await asyncio.gather(*(one.wait(timeout=PATIENCE) for one in (here, there, here)))
-    assert sorted(places) == [0, 1, 2]
 
 
 @virtual
@@ -114,13 +86,13 @@ async def test_a_party_that_waits_counts_all_the_time(on: Nodes) -> None:
         waiting = start(barrier.wait(timeout=timeout))
         await asyncio.sleep(0.1)
         reports = set()
-        for _ in range(300):
+        for _ in range(100):
             assert await barrier.waiting() == 1
             (until_,) = (await stored(on))[2].values()
             left = until_ / 1e6 - on.nodes[0].wall()
             assert TTL / 2 < left <= TTL + 0.001
             reports.add(until_)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         assert 8 <= len(reports) <= 12
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -143,7 +115,7 @@ async def test_a_party_that_crashed_counts_for_one_ttl(on: Nodes) -> None:
 @virtual_single
 async def test_places_are_those_of_arrival_and_little_is_remembered(on: Nodes) -> None:
     barrier = on.locks.barrier("a", 3)
-    for turn in range(12):
+    for turn in range(6):
         parties = []
         for _ in range(3):
             parties.append(start(barrier.wait(timeout=30)))
@@ -244,7 +216,7 @@ async def test_a_timeout_is_no_outage_though_the_nodes_are_slow(on: Nodes) -> No
     """No report is made so late that the nodes could not take it before the deadline."""
     barrier = on.locks.barrier("a", 2)
     on.slow(0.2)
-    for tenths in range(20, 60, 4):
+    for tenths in range(20, 60, 8):
         began = now()
         with pytest.raises(TimeoutError):
             await barrier.wait(timeout=tenths / 10)
@@ -264,18 +236,6 @@ async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(o
     await asyncio.wait([waiting])
     await asyncio.sleep(1)
     assert await stored(on) is None
-
-
-@virtual
-async def test_a_party_that_leaves_before_it_arrived_leaves_nothing(on: Nodes) -> None:
-    on.slow(0.1)
-    waiting = start(on.locks.barrier("a", 2).wait())
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    await asyncio.sleep(5)
-    assert waiting.cancelled()
-    assert await on.locks.barrier("a", 2).waiting() == 0
 
 
 @pytest.mark.parametrize("close", ["", "before", "after"])

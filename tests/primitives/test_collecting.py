@@ -74,51 +74,11 @@ async def test_a_gate_that_was_lost_is_passed_anew_though_a_loss_interrupts_no_b
 
 
 @virtual_single
-async def test_the_owner_of_several_leases_is_that_of_the_first(on: Nodes) -> None:
-    async with on.connect(prefix="x:{") as locks:
-        hold = await locks.multi_lock("n", "m").acquire()
-        first, second = hold.leases
-        assert (first.name, second.name) == ("m", "n")
-        assert first.owner != second.owner
-        assert hold.owner == first.owner
-        assert await hold.release()
-
-
-@virtual
-async def test_a_try_for_what_others_have_answers_within_a_node_timeout(on: Nodes) -> None:
-    async with on.connect() as others, others.multi_lock("a", "b"):
-        for node in on.nodes[2:]:
-            node.freeze()
-        began = now()
-        assert await on.locks.multi_lock("b", "c").try_acquire() is None
-        assert now() - began < 1.1
-
-
-@virtual_single
 async def test_the_error_of_the_body_is_not_replaced_by_the_loss_of_a_term(on: Nodes) -> None:
     with pytest.raises(ZeroDivisionError):
         async with on.locks.election("e", interrupt=False).campaign() as term:
             lose(term.lease)
             raise ZeroDivisionError
-
-
-@virtual_single
-async def test_a_term_whose_body_is_closed_ends(on: Nodes) -> None:
-    """A generator that is closed may await nothing."""
-
-    term = await on.locks.election("e").campaign()
-
-    async def lead() -> None:
-        async with term:
-            await asyncio.Future()
-
-    body = lead()
-    body.send(None)
-    assert term.held
-    body.close()
-    await asyncio.sleep(0.1)
-    assert not term.held
-    assert on.locks.leases() == ()
 
 
 @virtual

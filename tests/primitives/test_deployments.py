@@ -13,7 +13,7 @@ import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import DEPLOYMENTS, faces
 from tests.primitives.conftest import hold
-from tests.waiting import refused
+from tests.waiting import refused, until
 
 Locks = asynclock.LockManager
 PATIENCE = 20.0
@@ -124,6 +124,25 @@ async def test_latch(pair: tuple[Locks, Locks]) -> None:
     assert not waiting.done()
     assert await there.count_down(timeout=PATIENCE) == 0
     assert await waiting
+
+
+async def test_barrier(pair: tuple[Locks, Locks]) -> None:
+    here, there = (locks.barrier("a", 2) for locks in pair)
+    for _ in range(2):
+        both = (one.wait(timeout=PATIENCE) for one in (here, there))
+        assert sorted(await asyncio.gather(*both)) == [0, 1]
+    waiting = asyncio.create_task(here.wait(timeout=PATIENCE))
+
+    async def waits() -> bool:
+        return await there.waiting(timeout=PATIENCE) == 1
+
+    await until(waits, "it waits")
+    await there.abort(timeout=PATIENCE)
+    with pytest.raises(asynclock.BrokenBarrierError):
+        await waiting
+    assert await here.broken(timeout=PATIENCE)
+    await here.reset(timeout=PATIENCE)
+    assert not await there.broken(timeout=PATIENCE)
 
 
 async def test_once(face: Face, pair: tuple[Locks, Locks]) -> None:

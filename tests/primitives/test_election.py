@@ -4,29 +4,23 @@ import asyncio
 import contextlib
 import gc
 import json
-import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock._rules.pacing import BLIND, FIRST_PAUSE
-from asynclock.testing import History, LocalServer, check, lose
-from asynclock.testing.plugin import StartServers
+from asynclock.testing import lose
 from tests.cancel.stepping import cancelled_at
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
-from tests.primitives.conftest import Connect
 from tests.tables.inside import now
 from tests.waiting import until
 
 LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#leader:#message"
 LONGEST_VALUE = 65_536
-KILLED_TTL = 1.5
-CAMPAIGNER = Path(__file__).with_name("campaigner.py")
 
 
 async def leads(election: asynclock.Election) -> asynclock.Leader | None:
@@ -224,7 +218,7 @@ async def test_who_has_released_is_not_told_of_a_request(on: Nodes) -> None:
     told: list[bool] = []
     on.slow(0.01)
     async with on.connect() as others:
-        for steps in range(20):
+        for steps in range(0, 20, 2):
             lease = await on.locks.lock("m").acquire()
             lease.on_wanted(lambda lease: told.append(lease.held))
             await asyncio.sleep(0.1)
@@ -232,7 +226,7 @@ async def test_who_has_released_is_not_told_of_a_request(on: Nodes) -> None:
             await asyncio.sleep(steps * 0.005)
             await lease.release()
             await asyncio.wait([asking])
-    assert 0 < len(told) < 20
+    assert 0 < len(told) < 10
     assert all(told)
 
 
@@ -292,7 +286,7 @@ async def test_listening_for_a_request_leaves_nothing_behind(on: Nodes) -> None:
     election, found = on.locks.election("e"), list[int]()
     async with on.locks.lock("m") as lease:
         for _ in range(2):
-            for _ in range(9):
+            for _ in range(5):
                 async with election.campaign(on_wanted="resign"):
                     pass  # it ends before the task that listens begins
                 waiting = start(lease.wanted())
@@ -418,20 +412,6 @@ async def test_an_observer_sees_a_leader_whose_value_was_there_already(on: Nodes
         assert now() - began < 0.1
 
 
-@virtual
-async def test_of_several_values_the_newest_counts(on: Nodes) -> None:
-    """Some nodes may have missed the latest one."""
-    election = on.locks.election("e")
-    for newest in range(3):
-        for number, node in enumerate(on.nodes):
-            record = json.dumps([7, int(number == newest), "me", f"value of {number}"])
-            await node.command("SET", LOCK, "me", "PX", 60_000)
-            await node.command("SET", VALUE, record, "PX", 60_000)
-        leader = await leads(election)
-        assert leader is not None
-        assert leader.value == f"value of {newest}"
-
-
 @virtual_single
 async def test_resign_says_whether_the_term_lasted_until_then(on: Nodes) -> None:
     election = on.locks.election("e")
@@ -522,19 +502,6 @@ async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> No
         assert leader.value == "four"
 
 
-@virtual
-async def test_publish_waits_for_a_majority(on: Nodes) -> None:
-    async with on.locks.election("e").campaign("one") as term:
-        await asyncio.sleep(0.1)
-        for way, seconds in zip(on.ways, (0.0, 0.2, 1.0), strict=True):
-            way.seconds = seconds
-        began = now()
-        assert await term.publish("two") is True
-        assert 0.2 <= now() - began < 0.5
-        for way in on.ways:
-            way.seconds = 0.0
-
-
 @virtual_single
 async def test_a_value_has_a_bound(on: Nodes) -> None:
     election = on.locks.election("e")
@@ -569,82 +536,3 @@ async def test_the_latest_of_many_values_counts_on_whichever_node_it_is(on: Node
             await node.command("SET", VALUE, "not json")
         assert await election.leader() is None
         assert term.held
-
-
-@virtual
-async def test_a_campaign_that_is_cancelled_leaves_nothing(on: Nodes) -> None:
-    async with on.connect() as others:
-        async with on.locks.election("e").campaign() as term:
-            seen = await others.election("e").inspect()
-            assert (seen.kind, seen.part, seen.owner) == ("election", "leader", term.lease.owner)
-            waiting = start(others.election("e").campaign())
-            await asyncio.sleep(0.1)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await asyncio.sleep(0.1)
-        assert await on.nodes[0].command("KEYS", "asynclock:e:#[lc]*") == [f"{LOCK}:#fence"]
-
-
-@contextlib.asynccontextmanager
-async def campaigner(
-    history: Path, servers: list[LocalServer]
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    urls = [server.url for server in servers]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, CAMPAIGNER, history, str(KILLED_TTL), *urls, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.nightly)])
-@pytest.mark.timeout(180)
-async def test_a_killed_leader_is_replaced_within_its_ttl(
-    asynclock_servers: StartServers,
-    connect_to: Connect,
-    tmp_path: Path,
-    record_testsuite_property: Callable[[str, object], None],
-    kills: int,
-) -> None:
-    servers = await asynclock_servers(3)
-    path = tmp_path / "history.jsonl"
-    history = History(path)
-    election = connect_to(servers, ttl=KILLED_TTL).election("scheduler")
-    killed: list[float] = []
-    async with contextlib.AsyncExitStack() as stack:
-        processes = [
-            await stack.enter_async_context(campaigner(path, servers)) for _ in range(kills + 1)
-        ]
-        for process in processes:
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"ready\n"
-        by_pid = {process.pid: process for process in processes}
-        led: set[int] = set()
-        leaders = await stack.enter_async_context(contextlib.aclosing(election.observe()))
-        async for leader in leaders:
-            pid = int(leader.value)
-            if pid in led:
-                continue
-            led.add(pid)
-            if len(led) > kills:
-                break
-            # Published before `campaign` returns: let it write down that it leads.
-            process = by_pid[pid]
-            assert process.stdout is not None
-            assert (await process.stdout.readline()).startswith(b"leads")
-            killed.append(history.now())
-            process.kill()
-        process = by_pid[pid]
-        assert process.stdout is not None
-        assert (await process.stdout.readline()).startswith(b"leads")
-    assert check(history) == []
-    began = [event for event in history if event.kind == "acquired"]
-    terms = [event.fence for event in began]
-    assert terms == sorted(set(terms))
-    gaps = [event.at - at for at, event in zip(killed, began[1:], strict=True)]
-    record_testsuite_property("seconds without a leader", [round(gap, 2) for gap in gaps])
-    assert max(gaps) <= KILLED_TTL + 1.0

@@ -70,6 +70,8 @@ def either(test: Callable[[Nodes, int], Awaitable[None]]) -> Any:
 @either
 async def test_the_loss_of_one_lease_is_the_loss_of_the_hold(on: Nodes, lost: int) -> None:
     async with two_leases(on) as (hold, _):
+        assert hold.owner == hold.leases[FIRST].owner != hold.leases[SECOND].owner
+        assert repr(hold) == f"<MultiLease 'm, n' fence={hold.fence} held>"
         waiting = asyncio.create_task(hold.wait_lost())
         await asyncio.sleep(0.1)
         assert not waiting.done()
@@ -121,28 +123,6 @@ async def test_the_loss_of_any_lease_interrupts_the_body(on: Nodes, lost: int) -
         assert await free(on)
 
 
-@either
-async def test_a_loss_that_must_not_interrupt_is_raised_at_the_end(on: Nodes, lost: int) -> None:
-    async with two_leases(on, interrupt=False) as (hold, _):
-        ended = False
-        with pytest.raises(asynclock.LeaseLostError, match=f"'{'mn'[lost]}'"):
-            async with hold:
-                lose(hold.leases[lost])
-                await asyncio.sleep(1)
-                with pytest.raises(asynclock.LeaseLostError):
-                    hold.adopt()
-                ended = True
-        assert ended
-        with pytest.raises(ZeroDivisionError):
-            await _fails(on, lost)
-
-
-async def _fails(on: Nodes, lost: int) -> None:
-    async with two_leases(on, interrupt=False) as (hold, _), hold:
-        lose(hold.leases[lost])
-        raise ZeroDivisionError
-
-
 @virtual_single
 async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_or_left(
     on: Nodes,
@@ -160,79 +140,6 @@ async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_o
                 async with lock:
                     loop.now += 11
     assert [event.name for event in events if isinstance(event, Lost)] == [*"mnmnrr"]
-
-
-@virtual_single
-async def test_each_name_has_the_fence_of_its_own_lease(on: Nodes) -> None:
-    for ahead in "mn":
-        fence = int((on.nodes[0].wall() + 5) * 1e6)
-        await on.nodes[0].command("SET", f"x:{{{ahead}}}:#fence", fence, "PX", 60_000)
-        async with two_leases(on) as (hold, locks):
-            assert hold.fences == {lease.name: lease.fence for lease in hold.leases}
-            assert hold.fence == hold.fences[ahead] == fence + 1
-            assert min(hold.fences.values()) < fence
-            assert await hold.release()
-            assert locks.statistics().held == 0
-        await on.nodes[0].command("DEL", "x:{m}:#fence", "x:{n}:#fence")
-
-
-@virtual_single
-async def test_a_hold_says_what_became_of_it(on: Nodes) -> None:
-    async with two_leases(on) as (hold, _):
-        shown = f"<MultiLease 'm, n' fence={hold.fence} "
-        assert repr(hold) == f"{shown}held>"
-        lose(hold.leases[SECOND])
-        assert repr(hold) == f"{shown}a test took it away>"
-        await hold.release()
-
-
-@virtual_single
-async def test_the_timeout_is_for_all_names_together(on: Nodes) -> None:
-    """On a Cluster, where one name is locked after the other."""
-    async with on.connect(prefix="x:{") as here, on.connect(prefix="x:{") as there:
-        loop = asyncio.get_running_loop()
-        first, second = await there.lock("m").acquire(), await there.lock("n").acquire()
-        loop.call_later(1.5, lambda: start(first.release()))
-        began = now()
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await here.multi_lock("n", "m").acquire(timeout=2)
-        assert now() - began == pytest.approx(2, abs=0.05)
-        began = now()
-        assert await here.multi_lock("n", "m").try_acquire() is None
-        assert now() - began < 0.01
-        assert await second.release()
-
-
-@virtual_single
-async def test_a_loss_interrupts_nobody_after_the_end_of_the_body(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("r")
-    outer = await lock.acquire()
-    async with lock as inner:
-        assert inner.task is asyncio.current_task()
-        assert outer.task is None
-    assert inner.task is None
-    lose(outer)
-    await asyncio.sleep(1)
-    with pytest.raises(asynclock.LeaseLostError):
-        outer.adopt()
-
-
-@virtual_single
-async def test_an_inner_hold_that_has_ended_is_not_held(on: Nodes) -> None:
-    on.slow(0.1)
-    lock = on.locks.reentrant_lock("r")
-    async with lock as outer:
-        inner = await lock.acquire()
-        assert await at_once(inner.release()) is True
-        assert not inner.held
-        assert inner.remaining() == 0
-        assert await at_once(inner.check()) is False
-        with pytest.raises(asynclock.LeaseLostError):
-            await inner.extend()
-        with pytest.raises(asynclock.LeaseLostError):
-            await inner.__aenter__()
-        assert outer.held
-        assert outer.remaining() > 0
 
 
 @virtual_single

@@ -1,9 +1,5 @@
 """What a manager says about all that is held, and since when, on every deployment."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import asynclock
@@ -22,12 +18,6 @@ OFF = 1.0
 
 face = faces(DEPLOYMENTS)
 
-LOCKS: dict[tuple[str, str], Callable[[Locks], Any]] = {
-    ("lock", ""): lambda locks: locks.lock("a"),
-    ("rwlock", "write"): lambda locks: locks.rwlock("a").write(),
-    ("semaphore", "0"): lambda locks: locks.semaphore("a", 1),
-}
-
 
 async def all_held(locks: Locks) -> list[asynclock.Inspection]:
     await locks.ready(voting=True, timeout=PATIENCE)  # a Cluster's slots are known then
@@ -39,15 +29,13 @@ async def clock(face: Face) -> float:
     return float(seconds)
 
 
-@pytest.mark.parametrize(("kind", "part"), LOCKS)
-async def test_since_when_it_is_held(face: Face, pair: Pair, kind: str, part: str) -> None:
+async def test_since_when_it_is_held(face: Face, pair: Pair) -> None:
     here, there = pair
     before = await clock(face)
-    lock = LOCKS[kind, part]
-    lease = await hold(lock(here), timeout=PATIENCE)
+    lease = await hold(here.lock("a"), timeout=PATIENCE)
     after = await clock(face)
     (found,) = await all_held(there)
-    assert (found.name, found.kind, found.part) == ("a", kind, part)
+    assert (found.name, found.kind, found.part) == ("a", "lock", "")
     assert found.owner == lease.owner
     assert found.since is not None
     assert before - OFF <= found.since <= after + 1 + OFF
@@ -55,7 +43,7 @@ async def test_since_when_it_is_held(face: Face, pair: Pair, kind: str, part: st
     (later,) = await all_held(there)
     assert later.since == found.since, "a renewal is no new acquire"
     assert await lease.release()
-    lease = await hold(lock(there), timeout=PATIENCE)
+    lease = await hold(there.lock("a"), timeout=PATIENCE)
     (other,) = await all_held(here)
     assert other.owner == lease.owner
     assert other.since is not None
@@ -90,38 +78,6 @@ async def test_the_first_call_of_a_manager_waits_for_its_connections(face: Face)
     locks = asynclock.connect(*face.addresses, **settings)
     assert [one async for one in locks.inspect_all()] == []
     await locks.aclose()
-
-
-async def test_since_outlives_a_hand_over(pair: Pair) -> None:
-    """Each lease has a fence of its own, some µs above the last."""
-    lock = pair[0].lock("a")
-    first = await hold(lock, timeout=PATIENCE)
-    before = (await pair[1].inspect("a")).since
-    waiter = asyncio.create_task(hold(lock, timeout=PATIENCE))
-    await asyncio.sleep(0)
-    await first.release()
-    second = await waiter
-    after = (await pair[1].inspect("a")).since
-    assert before is not None
-    assert after is not None
-    if second.owner == first.owner:
-        assert before <= after < before + 0.1
-    else:
-        assert before < after
-
-
-@pytest.mark.parametrize(
-    ("owner", "fence"),
-    [
-        ("0" * 32 + ":h:1", 7),
-        ("0" * 32 + ":h:1", 2**60),
-        ("of another library", 1_800_000_000_000_000),
-        (None, 1_800_000_000_000_000),
-    ],
-)
-def test_what_says_nothing_about_the_time(owner: str | None, fence: int) -> None:
-    views = tuple(asynclock.NodeView(f"{node}:1", owner, 1.0, fence) for node in "abc")
-    assert asynclock.Inspection("a", views, 2).since is None
 
 
 async def test_a_cluster_that_cannot_be_reached_is_not_listed_as_empty() -> None:

@@ -10,7 +10,7 @@ import pytest
 import asynclock
 from asynclock._rules.validity import longest_outage
 from tests.cancel.stepping import cancelled_at
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
 from tests.leftovers import left
 from tests.tables.inside import now
 from tests.waiting import until
@@ -55,28 +55,22 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+@virtual
+async def test_what_cannot_be_kept(on: Nodes) -> None:
+    for value in (
         *(object(), {"a": b""}, float("nan"), {1} | set("a")),
         *("a" * 65_535, b"a" * 65_537, "ä" * 32_768, nested(101), nested(5000)),
-    ],
-)
-def test_what_cannot_be_kept(value: object) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
+    ):
         with pytest.raises(asynclock.ConfigurationError, match="a result must"):
             await do(on.locks, value)
         assert not await left(on.nodes)
-        for kept in ("a" * 65_534, "ä" * 32_767, nested(100), "\ud800"):
-            assert await do(on.locks, kept, keep=60) == (True, kept)
-            assert await do(on.locks, 1, keep=60) == (False, kept)
-            await asyncio.sleep(61)
-        await do(on.locks, 1)
-        with pytest.raises(RuntimeError, match="is done"):
-            (await on.locks.once("a").acquire()).finish(1)
-
-    test()
+    for kept in ("a" * 65_534, "ä" * 32_767, nested(100), "\ud800"):
+        assert await do(on.locks, kept, keep=60) == (True, kept)
+        assert await do(on.locks, 1, keep=60) == (False, kept)
+        await asyncio.sleep(61)
+    await do(on.locks, 1)
+    with pytest.raises(RuntimeError, match="is done"):
+        (await on.locks.once("a").acquire()).finish(1)
 
 
 @virtual
@@ -130,15 +124,6 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
         async with locks:
             await renewed(what)
     assert calls == ["x", "y", "z"]
-
-
-@virtual_single
-async def test_what_something_else_wrote_is_an_error(on: Nodes) -> None:
-    await do(on.locks, 1)
-    await on.nodes[0].command("HSET", RECORD, "value", '[7, "a", "xml", 1]')
-    with pytest.raises(asynclock.ConfigurationError, match="not written by this library"):
-        await look(on)
-    assert not await left(on.nodes)
 
 
 # ---- faults --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import lose, run_virtual
+from asynclock.testing import lose
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
@@ -19,7 +19,7 @@ from tests.engine.virtual_nodes import (
     virtual_single,
 )
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import in_virtual_time, until
 
 READERS, WRITER = "asynclock:a:#readers", "asynclock:a:#write"
 GATE = "asynclock:a:#upgrade"
@@ -45,25 +45,6 @@ async def test_each_reader_is_renewed_by_itself(on: Nodes) -> None:
     assert two.held
     assert await two.release() is True
     assert await on.locks.rwlock("a").write().try_acquire() is not None
-
-
-@virtual
-async def test_a_waiting_writer_keeps_new_readers_out(on: Nodes) -> None:
-    async with on.connect() as there:
-        reader = await on.locks.rwlock("a").read().acquire()
-        writer = start(there.rwlock("a").write().acquire())
-        await asyncio.sleep(0.1)
-        assert await on.locks.rwlock("a").read().try_acquire() is None
-        waiting = start(on.locks.rwlock("a").read().acquire())
-        await asyncio.sleep(2 * TTL)
-        assert not writer.done()
-        assert not waiting.done()
-        await reader.release()
-        lease = await writer
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        await lease.release()
-        assert (await waiting).fence > lease.fence
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
@@ -160,31 +141,11 @@ async def test_readers_do_not_rival_one_another(on: Nodes) -> None:
     assert all(lease.held for lease in leases)
 
 
-@virtual
-async def test_no_task_waits_for_itself(on: Nodes) -> None:
-    lock = on.locks.rwlock("a")
-    for held, wanted in ((lock.read(), lock.write()), (lock.write(), lock.read())):
-        async with held:
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await wanted.acquire(timeout=5)
-    async with lock.read() as one:
-        async with lock.read():
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await lock.upgrade(one)
-        async with lock.upgrade(one):
-            with pytest.raises(asynclock.AlreadyHeldError):
-                await lock.read().acquire(timeout=5)
-
-
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers(nodes: int) -> None:
-    run_virtual(_busy_readers(nodes))
-
-
-async def _busy_readers(nodes: int) -> None:
-    places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"[:nodes]]
+@in_virtual_time
+async def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers() -> None:
+    places = [MemoryEndpoint(name, MemoryNode(name)) for name in "abc"]
     waits: list[float] = []
-    reading, writers, stop = 0.05, 5, now() + 1.5
+    reading, writers, stop = 0.05, 5, now() + 1.0
 
     async def read(locks: asynclock.LockManager, number: int) -> None:
         await asyncio.sleep(number * reading / 10)
@@ -206,7 +167,7 @@ async def _busy_readers(nodes: int) -> None:
             await stack.enter_async_context(locks)
         readers = (read(managers[number % writers], number) for number in range(10))
         await asyncio.gather(*readers, *(write(managers[n], n) for n in range(writers)))
-    assert len(waits) > 10
+    assert len(waits) > 8
     assert max(waits) < (writers + 1) * reading + 0.1
 
 
@@ -228,15 +189,6 @@ async def test_inspect_shows_each_reader_on_the_nodes_that_have_it(on: Nodes) ->
     assert reader.nodes[0].remaining is None
     assert reader.nodes[1].remaining == pytest.approx(TTL - 1, abs=0.1), "a second ago"
     assert [bool(view.error) for view in reader.nodes] == [False, False, True]
-
-
-@virtual
-async def test_inspect_shows_readers_in_the_order_of_their_owners(on: Nodes) -> None:
-    async with on.connect(label="web") as web:
-        owners = sorted([(await web.rwlock("a").read().acquire()).owner for _ in range(6)])
-        seen = await on.locks.rwlock("a").inspect()
-    assert [part.nodes[0].owner for part in seen.parts[1:]] == owners
-    assert {part.holder for part in seen.parts[1:]} == {"web"}
 
 
 # ---- upgrades ------------------------------------------------------------------------------------
@@ -309,17 +261,6 @@ async def test_an_upgrade_that_gives_up_goes_on_reading(on: Nodes, how: str) -> 
         await mine.release()
         async with there.upgrade(other, timeout=1):
             pass  # the gate is open
-
-
-@virtual
-async def test_a_downgrade_lets_readers_in(on: Nodes) -> None:
-    async with on.connect() as others:
-        here, there = on.locks.rwlock("a"), others.rwlock("a")
-        writing = await here.write().acquire()
-        assert await there.read().try_acquire() is None
-        reading = await here.downgrade(writing)
-        assert await there.read().try_acquire() is not None
-        assert await reading.release()
 
 
 @pytest.mark.parametrize("down", [0, 1])

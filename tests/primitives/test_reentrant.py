@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 import asynclock
-from asynclock.testing import lose
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual_single
 from tests.waiting import until
 
@@ -195,30 +194,6 @@ async def test_a_hold_belongs_to_the_task_that_entered_it(on: Nodes) -> None:
 
 
 @virtual_single
-async def test_a_hold_belongs_to_the_task_that_adopted_it(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("a")
-    entered, leave = asyncio.Event(), asyncio.Event()
-    given: list[asynclock.ReentrantLease] = []
-
-    async def enter() -> None:
-        given.append(await (await lock.acquire()).__aenter__())
-        entered.set()
-        await leave.wait()
-        assert await lock.try_acquire() is None, "this task gave it away"
-
-    task = asyncio.create_task(enter())
-    await entered.wait()
-    assert await lock.try_acquire() is None
-    given[0].adopt()
-    nested = await lock.try_acquire()
-    assert nested is not None
-    await nested.release()
-    leave.set()
-    await task
-    await given[0].__aexit__(None, None, None)
-
-
-@virtual_single
 async def test_only_what_lets_others_in_is_inherited(on: Nodes) -> None:
     """And only by those who ask to inherit."""
     closed, open_ = on.locks.reentrant_lock("a"), on.locks.reentrant_lock("a", inherit=True)
@@ -233,30 +208,3 @@ async def test_only_what_lets_others_in_is_inherited(on: Nodes) -> None:
                 await asyncio.create_task(enter(inner))
     async with open_:
         await asyncio.create_task(enter(open_))
-
-
-@virtual_single
-async def test_an_inner_acquire_in_a_lost_hold_is_refused_at_once(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("a", interrupt=False)
-    outer = await lock.acquire()
-    lose(outer)
-    for call in (lock.acquire, lock.try_acquire):
-        with pytest.raises(asynclock.LeaseLostError, match="a test took it away"):
-            await call()
-    assert outer.depth == 1
-    with pytest.raises(asynclock.LeaseLostError):
-        async with outer:
-            raise AssertionError
-    await outer.release()
-    assert await lock.try_acquire() is not None
-
-
-@virtual_single
-async def test_an_inner_hold_of_a_lost_lease_was_not_given_back(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("a")
-    outer, inner = await lock.acquire(), await lock.acquire()
-    kept = await lock.acquire()
-    assert await kept.release()
-    lose(outer)
-    assert not await inner.release()
-    assert not await outer.release()

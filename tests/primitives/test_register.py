@@ -1,9 +1,6 @@
 """Event, latch and barrier: what one process says, all see, with a minority of nodes hurt."""
 
 import asyncio
-import json
-import random
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -82,55 +79,6 @@ async def test_the_first_change_of_a_manager_says_when_it_was_made() -> None:
     await locks.aclose()
 
 
-async def test_event_is_forgotten(face: Face, connect: Connect) -> None:
-    locks = connect()
-    await locks.event("go", keep=0.5).set()
-    await face.empty()
-    assert not await locks.event("go").is_set()
-
-
-async def test_cancelled_waiters_leave_nothing(face: Face, connect: Connect) -> None:
-    locks = connect()
-    waits = locks.event("go").wait(), locks.latch("done", 3).wait()
-    waiters = [asyncio.create_task(wait) for wait in waits]
-    await sleeps(locks, 2)
-    for waiter in waiters:
-        waiter.cancel()
-    await asyncio.gather(*waiters, return_exceptions=True)
-    await face.empty()
-
-
-async def test_counts_at_once_are_all_counted(connect: Connect) -> None:
-    managers = [connect() for _ in range(3)]
-    left = await asyncio.gather(
-        *(managers[n % 3].latch("done", 20).count_down() for n in range(20))
-    )
-    assert min(left) == 0
-    assert await managers[0].latch("done", 20).remaining() == 0
-    seen = await managers[0].latch("done", 20).inspect()
-    assert seen.kind == "latch"
-    values = [view.value for view in seen.nodes if view.value is not None]
-    assert len(json.loads(values[0])[1]) == 20
-
-
-async def test_what_was_read_once_stays(
-    asynclock_servers: StartServers, connect_to: Connect
-) -> None:
-    """A change that reached one node only is seen by a read, so the read must finish it."""
-    servers = await asynclock_servers(3)
-    await servers[2].kill()
-    locks = connect_to(servers)
-    # Clearly after the servers have started, so that none of them can have forgotten it.
-    number = (time.time_ns() + 5_000_000_000) // 1000
-    fields = ("promised", number, "by", "crashed", "accepted", number, "value", "set")
-    await servers[0].command("HSET", "asynclock:go:#event", *fields)
-    assert await locks.event("go").is_set(timeout=10)
-    await servers[2].restart()
-    await told(servers[2], "go:#event", lambda: locks.event("go").is_set(timeout=10))
-    await servers[0].kill()
-    assert await locks.event("go").is_set(timeout=10)
-
-
 async def told(server: LocalServer, key: str, read: Callable[[], Awaitable[object]]) -> None:
     """Read until a node that has restarted holds the state again.
 
@@ -175,70 +123,3 @@ async def test_a_restarted_node_has_no_say_until_it_is_told_again(
     await knows.freeze()
     assert await event.is_set(timeout=20)
     assert await latch.count_down(timeout=20) == 1
-
-
-async def test_foreign_state_is_an_error(face: Face, connect: Connect) -> None:
-    locks = connect()
-    for kind, text in (("latch", '{"count": 3}'), ("barrier", "[1, 2")):
-        for server in face.well:
-            key = f"asynclock:x:#{kind}"
-            await server.command("HSET", key, "accepted", 9, "promised", 9, "by", "", "value", text)
-    for call in (locks.latch("x", 3).wait, locks.barrier("x", 3).wait):
-        with pytest.raises(asynclock.ConfigurationError, match="not written by this library"):
-            await call()
-
-
-async def test_no_majority_is_an_outage(
-    asynclock_servers: StartServers, connect_to: Connect
-) -> None:
-    servers = await asynclock_servers(3)
-    locks = connect_to(servers)
-    await locks.event("go").set()
-    for server in servers[1:]:
-        await server.kill()
-    for call in (
-        locks.event("go").is_set,
-        locks.latch("done", 3).count_down,
-        locks.barrier("start", 3).wait,
-    ):
-        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-            await call(timeout=0.3)
-        assert len(caught.value.nodes) == 2
-
-
-async def test_counted_exactly_once_under_faults(
-    asynclock_servers: StartServers, connect_to: Connect
-) -> None:
-    """Nodes freeze and restart empty, never a majority at a time: nothing is lost or repeated."""
-    servers = await asynclock_servers(5)
-    managers = [connect_to(servers, node_timeout=0.1, ttl=2) for _ in range(3)]
-    latches = [locks.latch("done", 40) for locks in managers]
-    chance = random.Random(11)
-    stop = asyncio.Event()
-
-    async def trouble() -> None:
-        while not stop.is_set():
-            server = chance.choice(servers)
-            if chance.random() < 0.7:
-                await server.freeze()
-                await asyncio.sleep(0.15)
-                await server.thaw()
-            else:
-                await server.restart(keep_data=False)
-            # Told again by the next change before another one may forget.
-            await latches[0].remaining()
-            await asyncio.sleep(0.05)
-
-    async def count(number: int) -> None:
-        await asyncio.sleep(chance.random() * 2)
-        await latches[number % 3].count_down()
-
-    troubling = asyncio.create_task(trouble())
-    waiting = asyncio.create_task(latches[2].wait())
-    await asyncio.gather(*(count(number) for number in range(39)))
-    assert await latches[0].remaining() == 1
-    assert not waiting.done()
-    await latches[1].count_down()
-    stop.set()
-    await troubling
-    assert await asyncio.wait_for(waiting, PATIENCE) is True

@@ -8,30 +8,14 @@ import pytest
 
 import asynclock
 from asynclock._rules.validity import (
-    FLOOR_BEHIND,
     LARGEST_STEP,
     fence_retention,
-    least_retention,
-    quarantine,
 )
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import TTL, Nodes, Way, virtual
 from tests.waiting import in_virtual_time
 
 KEPT = fence_retention(TTL)
-
-
-def test_the_sum() -> None:
-    assert quarantine(10) + FLOOR_BEHIND + LARGEST_STEP == KEPT < 18 * 60
-    assert least_retention(10) == quarantine(10) + FLOOR_BEHIND
-
-
-def test_a_retention_that_is_too_short_is_refused() -> None:
-    asynclock.connect("redis://localhost", fence_retention=71)
-    with pytest.raises(asynclock.ConfigurationError, match="at least 70"):
-        asynclock.connect("redis://localhost", fence_retention=70)
-    with pytest.raises(asynclock.ConfigurationError, match="must outlive its lease"):
-        asynclock.connect("redis://localhost", fence_retention=71, max_ttl=60)
 
 
 async def left(node: MemoryNode, counter: str = "a:#fence") -> float:

@@ -33,11 +33,7 @@ STATES = ("event", "latch", "barrier")
     ("given", "ttl", "ends"),
     [
         ({}, TTL, None),
-        ({"ttl": 8.0}, 8.0, None),
         ({"renew": False}, TTL, TTL),
-        ({"max_hold": 60.0}, TTL, 60.0),
-        ({"interrupt": False}, TTL, None),
-        ({"handoff": "strict"}, TTL, None),
         ({"ttl": 8.0, "max_hold": 60.0, "interrupt": False, "handoff": "strict"}, 8.0, 60.0),
         ({"ttl": 8.0, "renew": False, "max_hold": 60.0, "handoff": False}, 8.0, 8.0),
     ],
@@ -123,12 +119,6 @@ def test_how_many_names_permits_counts_and_parties_there_may_be() -> None:
             LOCKS.semaphore("s", 3).several(4 if wrong == 257 else wrong)
 
 
-@virtual_single
-async def test_leaving_a_lock_that_was_not_entered_says_just_that(on: Nodes) -> None:
-    with pytest.raises(RuntimeError, match=r"^this lock is not entered$"):
-        await on.locks.lock("a").__aexit__(None, None, None)
-
-
 # ---- of managers ---------------------------------------------------------------------------------
 
 
@@ -145,35 +135,3 @@ def test_the_longest_ttl_of_the_fleet(given: dict[str, Any], longest: float) -> 
 
 
 # ---- timeouts ------------------------------------------------------------------------------------
-
-
-@virtual_single
-async def test_none_is_a_timeout_without_an_end(on: Nodes) -> None:
-    """It isn't the lock's own timeout."""
-    async with on.connect() as others:
-        await others.lock("a", renew=False, ttl=10).acquire()
-        await others.election("e", renew=False, ttl=10).campaign()
-        assert (await on.locks.lock("a", timeout=1).acquire(timeout=None)).held
-        assert (await on.locks.election("e", timeout=1).campaign(timeout=None)).held
-
-
-@pytest.mark.parametrize(
-    ("own", "given"), [({"timeout": 2}, {}), ({}, {"timeout": 2}), ({"timeout": 0}, {"timeout": 2})]
-)
-@virtual_single
-async def test_an_elections_own_timeout_counts(
-    on: Nodes, own: dict[str, Any], given: dict[str, Any]
-) -> None:
-    async with on.connect() as others, others.election("e").campaign():
-        began = now()
-        with pytest.raises(asynclock.AcquireTimeoutError):
-            await on.locks.election("e", **own).campaign(**given)
-        assert 2 <= now() - began < 2.1
-
-
-@pytest.mark.parametrize("timeout", [-1, "long"])
-@virtual_single
-async def test_a_wrong_timeout_is_refused(on: Nodes, timeout: Any) -> None:
-    for call in (on.locks.event("e").set, on.locks.latch("l", 2).wait):
-        with pytest.raises(ConfigurationError, match="timeout"):
-            await call(timeout=timeout)

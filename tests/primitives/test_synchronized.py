@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from tests.primitives.conftest import Connect
 
 
 @pytest.fixture
-def locks(asynclock_nodes: list[LocalServer], connect_to: Connect) -> asynclock.LockManager:
-    return connect_to(asynclock_nodes)
+def locks(connecting: Callable[..., asynclock.LockManager]) -> asynclock.LockManager:
+    return connecting("memory://synchronized")
 
 
 async def test_names_come_from_arguments(locks: asynclock.LockManager) -> None:

@@ -82,18 +82,3 @@ async def test_a_downgrade_leaves_no_gap(face: Face, pair: Pair) -> None:
         assert lease.fence > reading.fence
         assert await lease.release()
     await face.empty()
-
-
-async def test_a_task_inside_its_read_lease_waits_for_other_readers_only(pair: Pair) -> None:
-    here, there = (locks.rwlock("a") for locks in pair)
-    other = await hold(there.read(), timeout=PATIENCE)
-
-    async def leave() -> None:
-        await until(pair[0].waiters, "the upgrade is refused")
-        await other.release()
-
-    async with here.read().acquire(timeout=PATIENCE) as reading:
-        leaving = asyncio.create_task(leave())
-        async with here.upgrade(reading, timeout=PATIENCE) as writing:
-            assert writing.held
-        await leaving

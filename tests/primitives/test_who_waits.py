@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,13 +9,11 @@ import pytest
 import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
-from tests.engine.test_queue import line_up
-from tests.engine.virtual_nodes import Nodes, virtual_single
 from tests.waiting import until
 
 Locks = asynclock.LockManager
 
-face = faces(("1-up", "3-memory", "5-dead", "cluster-tcp-up"))
+face = faces(("3-memory", "5-dead", "cluster-tcp-up"))
 
 
 class Sort(NamedTuple):
@@ -91,32 +88,3 @@ async def test_in_the_order_in_which_they_asked(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.mark.parametrize(
-    ("held", "wanted"), [("write", ["r1", "w1", "w2", "w3"]), ("read", ["w1", "r1", "w2", "w3"])]
-)
-@virtual_single
-async def test_readers_have_one_place_among_all_writers(
-    on: Nodes, held: str, wanted: list[str]
-) -> None:
-    """A ticket whose key has expired is the place of a waiter that died."""
-
-    def side(locks: Locks, kind: str) -> Any:
-        rwlock = locks.rwlock("a")
-        return rwlock.write() if kind.startswith("w") else rwlock.read()
-
-    async with AsyncExitStack() as stack:
-        lease = await side(on.locks, held).acquire()
-        tasks = []
-        for label in ("w1", "w2", "r1", "w3"):
-            locks = await stack.enter_async_context(on.connect(label=label))
-            tasks.append(await line_up(side(locks, label), locks))
-        for place, dead in ((2, "dead-writer"), (4e15, "dead-reader")):
-            await on.nodes[0].command("ZADD", "asynclock:a:#phases", place, dead)
-        found = await on.locks.rwlock("a").inspect()
-        assert list(labels(found)) == wanted
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await lease.release()
