@@ -11,8 +11,8 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 DEPLOYMENT = re.compile(r"[\[-]((?:\d|acks\w+|sentinel|cluster|durable)-(?:tcp|unix|tls)-)(.+)\]")
 """The first two parts and the rest of a parameter set that names a face of tests/contract."""
-WHOLE_FILE = re.compile(r"tests/(?:replicated/\w+|docs/test_pictures)\.py")
-"""Tests of one topology, and those of the pages, which are built once."""
+WHOLE_FILE = re.compile(r"tests/(?:replicated/\w+|docs/test_pictures|fencing/test_postgresql)\.py")
+"""Tests of one topology or PostgreSQL server, and those of the pages, which are built once."""
 LONG = re.compile(
     r"^(group|sentinel|cluster)-|tests/replicated/|tests/docs/test_pictures|tests/typing/"
     r"|test_the_rules_tests_catch|test_a_night_with_the_page|test_ctrl_c_at_any_moment"

@@ -13,8 +13,8 @@ interrupt your code, because nothing can interrupt a thread. So check `lease.hel
 to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `with`.
 """
 
-# Written by `nox -s generate`: don't edit this file. Each method passes its arguments to the
-# asynchronous object. What takes a longer way is inherited from `_faces.py`.
+# `nox -s generate` writes all from the first class on: don't edit that. Each method passes its
+# arguments to the asynchronous object. What takes a longer way is inherited from `_faces.py`.
 
 from __future__ import annotations
 

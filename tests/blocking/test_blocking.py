@@ -4,11 +4,9 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 import asynclock
 from asynclock import blocking
 from asynclock.errors import ConfigurationError
-from asynclock.testing import History, check, lose
+from asynclock.testing import lose
 from tests.blocking.conftest import SETTINGS, TTL
 from tests.waiting import until_in_thread as until
 
@@ -47,24 +45,6 @@ def test_held_refused_free(locks: blocking.LockManager, others: blocking.LockMan
         later.__enter__()
     assert locks.statistics().held == 0
     assert [node.state for node in locks.nodes()] == ["up"] * 3
-
-
-def test_threads_of_two_managers_exclude_each_other(
-    locks: blocking.LockManager, others: blocking.LockManager, tmp_path: Path
-) -> None:
-    history = History(tmp_path / "history.jsonl")
-
-    def work(manager: blocking.LockManager) -> None:
-        for _ in range(5):
-            began = history.now()
-            with manager.lock("a", timeout=30) as lease:
-                with history.body(lease, began=began):  # type: ignore[arg-type]  # names and fences are all it wants
-                    time.sleep(0.001)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, [locks, others] * 4))
-    assert check(history) == []
-    assert locks.statistics().acquired + others.statistics().acquired == 40
 
 
 def test_a_thread_does_not_wait_for_itself(locks: blocking.LockManager) -> None:

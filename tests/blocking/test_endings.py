@@ -166,16 +166,3 @@ def test_an_exit_in_another_task_of_the_loop_is_logged(
     until(lambda: "goes on after an exit" in caplog.text, timeout=PATIENCE)
     assert in_thread(lease.release)
     assert isinstance(left[0].exception(), error)
-
-
-def test_a_body_that_raises_closes_its_manager() -> None:
-    leases: list[blocking.Lease] = []
-
-    def body() -> None:
-        with blocking.connect("memory://") as locks:
-            leases.append(locks.lock("a").acquire())
-            raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        in_thread(body)
-    assert leases[0].lost_reason == "the manager was closed"

@@ -11,7 +11,6 @@ import pytest
 import asynclock
 from asynclock import blocking
 from asynclock.errors import ConfigurationError
-from asynclock.testing import lose
 from tests.waiting import until_in_thread as until
 
 PATIENCE = 30.0
@@ -183,11 +182,6 @@ def test_a_timeout_of_a_call_wins_over_that_of_the_lock(
     assert [kwargs for _, kwargs in calls] == [{"timeout": timeout}, {"timeout": NOT_GIVEN}]
 
 
-def test_an_unknown_argument_is_named(locks: blocking.LockManager) -> None:
-    with pytest.raises(TypeError, match=r"write try_acquire\(\)"):
-        locks.lock("a").acquire(blocking=False)  # type: ignore[arg-type]  # on purpose
-
-
 # ---- what is made of the results -----------------------------------------------------------------
 
 Pair = tuple[blocking.LockManager, blocking.LockManager]
@@ -286,15 +280,6 @@ def test_a_manager_lists_leases_that_can_be_used(pair: Pair) -> None:
         assert waiting.result(PATIENCE).release()
 
 
-def test_a_lease_that_the_nodes_dropped_is_not_ours(locks: blocking.LockManager) -> None:
-    async def take(manager: asynclock.LockManager) -> None:
-        lose(manager.leases()[0])
-
-    with pytest.raises(asynclock.LeaseLostError), locks.lock("a") as lease:
-        locks.run(take)
-        assert not lease.check()
-
-
 def test_what_a_lease_is(locks: blocking.LockManager) -> None:
     with locks.lock("a", ttl=5) as lease:
         assert lease.owner == locks.inspect("a").owner
@@ -305,30 +290,6 @@ def test_what_a_lease_is(locks: blocking.LockManager) -> None:
         with pytest.raises(RuntimeError, match="entered already"):
             lease.__enter__()
         assert lease.held
-        assert repr(lease).startswith("<blocking Lease 'a'")
-    for made, shown in (
-        (locks.rwlock("r"), "<blocking ReadWriteLock 'r' ttl=60>"),
-        (locks.semaphore("s", 2), "<blocking Semaphore 's' permits=2 ttl=60>"),
-        (locks.event("e"), "<blocking SharedEvent 'e'>"),
-    ):
-        assert repr(made) == shown
-
-
-@pytest.mark.parametrize(("kind", "part"), [("semaphore", "0"), ("rwlock", "read"), ("fair", "")])
-def test_each_kind_is_inspected_as_what_it_is(pair: Pair, kind: str, part: str | None) -> None:
-    """The mutex of the same name is another lock."""
-    here, there = pair
-    made: Any = {
-        "semaphore": lambda locks: locks.semaphore("a", 1),
-        "rwlock": lambda locks: locks.rwlock("a"),
-        "fair": lambda locks: locks.fair_lock("a"),
-    }[kind]
-    held = (made(here).read() if kind == "rwlock" else made(here)).acquire()
-    with held:
-        found = made(there).inspect()
-        assert held.part == part
-        assert held.owner in [one.owner for one in found.parts or (found,)]
-        assert there.inspect("a").owner is None
 
 
 # ---- functions and observers ---------------------------------------------------------------------

@@ -47,21 +47,6 @@ def run(text: str, urls: list[str], *, quiet: bool = False) -> str:
     return found.stdout
 
 
-def test_a_manager_that_was_not_used_goes_along_with_a_fork(urls: list[str]) -> None:
-    """Import the module before the fork, like a server that forks its workers."""
-    text = """
-    lock = locks.lock("a", timeout=20)
-    def work():
-        with lock as lease:
-            assert lease.held
-            assert f":{os.getpid()}" in lease.owner  # not its parent
-    for _ in range(2):
-        in_child(work)
-    work()
-    """
-    run(text, urls)
-
-
 def test_a_manager_that_was_used_stays_behind(urls: list[str]) -> None:
     text = """
     def work():
@@ -266,15 +251,6 @@ def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -
     """
     urls = [f"redis://localhost:{node.port}" for node in asynclock_nodes]
     assert int(run(text, urls, quiet=True)) > 0
-
-
-def test_importing_and_connecting_start_no_thread(urls: list[str]) -> None:
-    text = """
-    locks.lock("a"), locks.semaphore("s", 2)
-    locks.close()
-    assert threading.active_count() == 1
-    """
-    run(text, urls)
 
 
 @pytest.mark.parametrize("end", ["", "locks.close()"])

@@ -83,29 +83,3 @@ async def test_a_reader_with_a_low_fence_does_not_let_an_old_writer_in(store: Fe
     with pytest.raises(StaleFenceError) as caught:
         await store.claim(FenceStamp("cfg", 8, "write"))
     assert caught.value.highest == 9
-
-
-async def test_an_election_and_a_lock_of_one_name_are_two(
-    locks: asynclock.LockManager, store: FenceStore
-) -> None:
-    async with (
-        locks.lock("scheduler").acquire(timeout=20) as lease,
-        locks.election("scheduler").campaign(timeout=20) as term,
-    ):
-        await store.claim(term.lease)
-        await store.claim(lease)
-
-
-async def test_all_writes_are_guarded_by_part(client: Redis) -> None:
-    fenced = FencedRedis(client)
-    reader, writer = FenceStamp("cfg", 5, "read"), FenceStamp("cfg", 6, "write")
-    await fenced.set(reader, "a", "1")
-    await fenced.hset(writer, "b", {"x": "1", "y": "2"})
-    assert await fenced.delete(writer, "a", "b", "c") == 2
-    await fenced.set(writer, "a", "2", ttl=600)
-    assert 500 < await client.ttl("a") <= 600
-    with pytest.raises(StaleFenceError):
-        await fenced.set(reader, "a", "3")
-    assert await client.get("a") == b"2"
-    records = {b"asynclock:seen:cfg:#write:#seen", b"asynclock:seen:cfg:#read:#seen"}
-    assert set(await client.keys("asynclock:*")) == records

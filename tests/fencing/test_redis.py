@@ -1,7 +1,5 @@
 """A stale holder cannot write to Redis, whatever it tries: on real servers."""
 
-import asyncio
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -167,42 +165,6 @@ async def test_large_fences_are_compared_exactly(client: Redis, retention: float
     with pytest.raises(StaleFenceError) as caught:
         await fenced.claim(stamp(top - 1))
     assert caught.value.highest == top
-
-
-async def test_racing_holders_never_leave_an_older_write(server: LocalServer) -> None:
-    """Eight connections, writes in random order: what stays is the highest."""
-    fences = random.sample(range(1, 1000), 80)
-    applied = [0]
-
-    async def write(mine: list[int]) -> None:
-        async with Redis.from_url(server.url, socket_timeout=PATIENCE) as client:
-            for fence in mine:
-                try:
-                    await FencedRedis(client).set(stamp(fence), "state", str(fence))
-                except StaleFenceError:
-                    continue
-                applied.append(fence)
-
-    await asyncio.gather(*(write(fences[i::8]) for i in range(8)))
-    left = await server.command("GET", "state")
-    assert int(str(left)) == max(fences) == max(applied)
-
-
-async def test_two_prefixes_are_two_records(client: Redis) -> None:
-    """For two services with locks of the same names."""
-    shop = FencedRedis(client, prefix="shop:seen:")
-    await shop.claim(stamp(9))
-    assert await client.keys("*:#seen") == [b"shop:seen:orders:42:#seen"]
-    await FencedRedis(client).claim(stamp(8))
-    with pytest.raises(StaleFenceError):
-        await shop.claim(stamp(8))
-
-
-async def test_a_server_that_forgot_the_script_gets_it_again(client: Redis) -> None:
-    fenced = FencedRedis(client)
-    await fenced.claim(stamp(1))
-    await client.script_flush()
-    await fenced.claim(stamp(2))
 
 
 async def test_a_write_that_fails_has_shown_its_fence(client: Redis) -> None:

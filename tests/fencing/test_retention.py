@@ -77,16 +77,6 @@ async def test_an_old_reader_needs_a_record_that_its_own_fence_is_not_below(
     await fenced.claim(aged(RETENTION, READ))
 
 
-@pytest.mark.parametrize("retention", [RETENTION, None])
-async def test_fences_of_other_origin_are_only_compared(
-    client: Redis, retention: float | None
-) -> None:
-    """Small numbers, such as revisions of another service, are no times."""
-    await FencedRedis(client, retention=retention).claim(FenceStamp("b", 7))
-    with pytest.raises(StaleFenceError, match="7 was seen"):
-        await FencedRedis(client, retention=retention).claim(FenceStamp("b", 6))
-
-
 async def test_without_a_retention_no_fence_is_too_old(client: Redis) -> None:
     await FencedRedis(client, retention=None).claim(aged(1e6))
 

@@ -35,14 +35,6 @@ def test_without_pushes(attempt: int, left: float | None, drawn: float) -> None:
     assert 0 < pause <= 1.5 * pacing.LONGEST_PAUSE
 
 
-@given(st.lists(st.booleans(), max_size=200))
-def test_spread(splits: list[bool]) -> None:
-    spread = pacing.Spread()
-    for split in splits:
-        spread.split() if split else spread.won()
-        assert spread.NARROW <= spread.width <= spread.WIDE
-
-
 def test_figures_of_a_lease() -> None:
     """Each is stated in the docs, or a promise rests on it: 1 % and 2 ms on either side."""
     assert validity.valid_until(100.0, 10.0) == pytest.approx(109.898)
@@ -100,14 +92,6 @@ def test_rivals_spread_more_widely_after_each_split_vote() -> None:
 def test_a_lease_that_is_to_last_until_a_moment_does(sent: float, left: float) -> None:
     until = validity.valid_until(sent, validity.ttl_until(sent, sent + left))
     assert sent + left <= until <= sent + left + 0.01
-
-
-@given(st.floats(0, 1e7), st.floats(0.05, 1e5))
-def test_validity(sent: float, ttl: float) -> None:
-    assert validity.valid_until(sent, ttl) < sent + ttl * 0.991
-    assert sent < validity.renew_at(sent, ttl) < sent + ttl
-    assert validity.retry_at(sent, ttl) > sent
-    assert validity.quarantine(ttl) > ttl
 
 
 def test_few_pushes_in_vain_are_enough() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import gc
-import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 import asynclock
 from asynclock import ConfigurationError, events
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode, memory_node
-from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, virtual
+from asynclock.testing.memory import memory_node
+from tests.engine.virtual_nodes import TTL, Nodes, virtual
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
@@ -98,20 +97,6 @@ async def test_a_leader_that_is_gone_is_missed_for_the_ttl_of_its_election(on: N
             assert pytest.approx((ttl or TTL) * 1000, abs=5) in left
 
 
-@virtual
-async def test_locks_that_may_be_nested_are_known_by_their_name(on: Nodes) -> None:
-    """Each function makes its own; another task inherits a hold only if the lock says so."""
-    async with on.locks.reentrant_lock("a") as outer:
-        async with on.locks.reentrant_lock("a").acquire(timeout=TTL / 2) as inner:
-            assert (inner.fence, inner.depth) == (outer.fence, 2)
-    for inherit in (True, False):
-        lock = on.locks.reentrant_lock(f"a {inherit}", inherit=inherit, timeout=1.0)
-        async with lock.acquire():
-            nested = asyncio.create_task(took(lock))
-            await asyncio.wait([nested])
-            assert isinstance(nested.exception(), asynclock.AcquireTimeoutError) is not inherit
-
-
 @pytest.mark.parametrize(
     ("kind", "call"), [("event", "set"), ("latch", "count_down"), ("barrier", "wait")]
 )
@@ -130,49 +115,12 @@ def test_how_long_shared_state_is_kept(kind: str, call: str) -> None:
 
 
 @virtual
-async def test_counters_outlive_their_names_as_long_as_was_said(on: Nodes) -> None:
-    async with on.connect(fence_retention=5000.0) as locks:
-        async with locks.lock("a"):
-            pass
-        assert await on.nodes[0].command("PTTL", COUNTER) == pytest.approx(5_000_000, abs=1000)
-
-
-@virtual
-async def test_a_label_names_the_process(on: Nodes) -> None:
-    async with on.connect(label="worker-1") as locks:
-        lease = await locks.lock("a").acquire()
-        assert lease.owner.endswith(":worker-1")
-
-
-@virtual
 async def test_only_what_has_the_managers_prefix_is_listed(on: Nodes) -> None:
     async with on.connect(prefix="shop:") as shop:
         mine = await shop.lock("b").acquire()
         await on.locks.lock("a").acquire()
         found = [one async for one in shop.inspect_all()]
         assert [(one.name, one.owner) for one in found] == [("b", mine.owner)]
-
-
-@virtual
-async def test_observers_are_called_in_the_order_in_which_they_came(on: Nodes) -> None:
-    seen: list[str] = []
-
-    def second(_event: events.Event) -> None:
-        seen.append("second")
-
-    async with on.connect(observers=[lambda _: seen.append("first")]) as locks:
-        locks.unobserve(second)  # one that was never added is not missed
-        locks.observe(second)
-        seen.clear()
-        async with locks.lock("a"):
-            pass
-        assert seen[:4] == ["first", "second"] * 2
-        seen.clear()
-        for _ in range(2):
-            locks.unobserve(second)
-        async with locks.lock("a"):
-            pass
-        assert set(seen) == {"first"}
 
 
 @virtual
@@ -191,31 +139,6 @@ class Watched(events.Watcher):
     """An observer that looks at managers, as OpenTelemetry's does."""
 
     def __call__(self, event: events.Event) -> None: ...
-
-
-DEFAULTS = {
-    "ttl": 10.0,
-    "max_ttl": None,
-    "node_timeout": 0.25,
-    "turn": 0.01,
-    "ticket_ttl": None,
-    "fence_retention": None,
-    "acks": 0,
-    "durable": False,
-    "prefix": "asynclock:",
-    "label": None,
-    "restart_guard": True,
-    "clock_guard": True,
-    "set_guard": True,
-    "strict": False,
-    "observers": (),
-}
-
-
-def test_what_connect_takes_is_what_its_signature_says() -> None:
-    parameters = inspect.signature(asynclock.connect).parameters.items()
-    found = {name: one.default for name, one in parameters if one.kind is one.KEYWORD_ONLY}
-    assert found == DEFAULTS
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -249,15 +172,6 @@ def test_an_observer_is_a_function_without_async(wrong: Any) -> None:
 
 
 # ---- the manager itself --------------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_an_entered_manager_has_met_its_nodes() -> None:
-    node = MemoryNode("n")
-    node.born_ago(3600)
-    place: Any = MemoryEndpoint("n", node)
-    async with asynclock.connect(place) as locks:
-        assert [one.state for one in locks.nodes()] == ["up"]
 
 
 def tasks() -> set[str]:

@@ -82,39 +82,49 @@ def test_managers_and_servers_show_where_they_are_and_no_password() -> None:
     quorum.close()
 
 
-RUN = """
+WITHOUT: list[tuple[str, str, str, str]] = [
+    ("typer", "run('demo')", "the command line", "cli"),
+    ("rich", "run('demo')", "the command line", "cli"),
+    ("uvicorn", "run('serve')", "the page", "cli,dashboard"),
+    ("starlette", "import asynclock.contrib.dashboard", "", "dashboard"),
+    ("starlette", "import asynclock.contrib.fastapi", "", "fastapi"),
+    ("fastapi", "import asynclock.contrib.fastapi", "", "fastapi"),
+    ("fastapi", "import asynclock.fencing.fastapi", "", "fastapi"),
+    ("aiohttp", "import asynclock.contrib.aiohttp", "", "aiohttp"),
+    ("aiohttp", "import asynclock.fencing.aiohttp", "", "aiohttp"),
+    ("opentelemetry", "import asynclock.observe.otel", "", "otel"),
+    ("testcontainers", "asynclock.testing.container_image()", "", "containers"),
+    ("docker", "asynclock.testing.container_image()", "", "containers"),
+    ("lupa.lua51", "asynclock.connect('memory://')", "memory://", "test"),
+    ("trustme", "asynclock.testing.make_certificates(Path())", "make_certificates", "test"),
+]
+"""What is missing, what is used then, and which words and extras the error must have."""
+PROGRAM = f"""
+import os, sys
+from pathlib import Path
+import asynclock, asynclock.cli, asynclock.testing
+
 def run(command):
     sys.argv = ["asynclock", command, *(["--node", "redis://127.0.0.1:1"] * (command == "serve"))]
     asynclock.cli.main()
+
+for missing, use, *_ in {WITHOUT}:
+    if (child := os.fork()) == 0:
+        sys.modules[missing] = None
+        exec(use)
+        break
+    assert os.waitpid(child, 0)[1], use
+    print("end", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("missing", "use", "what", "extras"),
-    [
-        ("typer", "run('demo')", "the command line", "cli"),
-        ("rich", "run('demo')", "the command line", "cli"),
-        ("uvicorn", "run('serve')", "the page", "cli,dashboard"),
-        ("starlette", "import asynclock.contrib.dashboard", "", "dashboard"),
-        ("starlette", "import asynclock.contrib.fastapi", "", "fastapi"),
-        ("fastapi", "import asynclock.contrib.fastapi", "", "fastapi"),
-        ("fastapi", "import asynclock.fencing.fastapi", "", "fastapi"),
-        ("aiohttp", "import asynclock.contrib.aiohttp", "", "aiohttp"),
-        ("aiohttp", "import asynclock.fencing.aiohttp", "", "aiohttp"),
-        ("opentelemetry", "import asynclock.observe.otel", "", "otel"),
-        ("testcontainers", "asynclock.testing.container_image()", "", "containers"),
-        ("docker", "asynclock.testing.container_image()", "", "containers"),
-        ("lupa.lua51", "asynclock.connect('memory://')", "memory://", "test"),
-        ("trustme", "asynclock.testing.make_certificates(Path())", "make_certificates", "test"),
-    ],
-)
-def test_a_missing_extra_is_named_in_the_same_words(
-    missing: str, use: str, what: str, extras: str
-) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None\nfrom pathlib import Path\n"
-    code += f"import asynclock, asynclock.cli, asynclock.testing\n{RUN}{use}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
-    assert done.returncode
-    what = what or use.removeprefix("import ").removesuffix("()")
-    hint = f"{what} needs an extra; install it with pip install 'asynclock[{extras}]'"
-    assert hint in done.stderr.splitlines()[-1]
+def test_a_missing_extra_is_named_in_the_same_words() -> None:
+    """Each use has a process of its own; all are forked from one, which has imported the rest."""
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    *told, rest = done.stderr.split("end\n")
+    assert (done.returncode, rest) == (0, ""), done.stderr
+    for said, (_, use, what, extras) in zip(told, WITHOUT, strict=True):
+        user = what or use.removeprefix("import ").removesuffix("()")
+        hint = f"{user} needs an extra; install it with pip install 'asynclock[{extras}]'"
+        assert hint in said.splitlines()[-1]
