@@ -171,7 +171,8 @@ async def test_closed_in_another_thread_in_any_step(
         more, steps = True, 1
         while more:
             coroutine = BODIES[kind](locks)
-            more, steps = await driven(coroutine, steps), steps + 1
+            patience = 0.5 if taken else PATIENCE
+            more, steps = await driven(coroutine, steps, patience), steps + 1
             await asyncio.to_thread(coroutine.close)
             await until(lambda: not locks.leases() and not locks.statistics().waiting)
         assert steps > 2
