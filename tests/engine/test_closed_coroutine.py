@@ -68,33 +68,6 @@ async def test_closed_while_it_waits_in_the_local_queue(
         await nothing_left(locks, asynclock_nodes)
 
 
-@pytest.mark.parametrize("kind", LOCKS)
-async def test_closed_in_any_step(asynclock_nodes: list[LocalServer], kind: str) -> None:
-    async with connect(asynclock_nodes, kind) as locks:
-        async with locks.lock("warm"):
-            pass
-
-        async def body() -> None:
-            async with LOCKS[kind](locks):
-                await asyncio.sleep(0)
-
-        for steps in range(1, 12):
-            coroutine = body()
-            try:
-                for _ in range(steps):
-                    awaited = coroutine.send(None)
-                    if awaited is not None:
-                        setattr(awaited, BLOCKING, False)
-                        await asyncio.wait([awaited])
-            except StopIteration:
-                break
-            coroutine.close()
-            await nothing_left(locks, asynclock_nodes)
-        else:
-            pytest.fail("the body never ends")
-        await nothing_left(locks, asynclock_nodes)
-
-
 async def downgraded(locks: asynclock.LockManager) -> None:
     lock = locks.rwlock("a")
     async with lock.write() as writer, await lock.downgrade(writer):

@@ -102,22 +102,6 @@ async def test_each_owner_has_an_id_of_its_own() -> None:
     assert {owner[32:] for owner in owners} == {":"}, "an empty label is a label"
 
 
-@pytest.mark.parametrize("voting", [False, True])
-@in_virtual_time
-async def test_ready_with_a_timeout_of_zero_only_looks(voting: bool) -> None:
-    on = Nodes([MemoryNode(name) for name in "abc"])
-    on.freeze()
-    locks = on.connect()
-    began = now()
-    if voting:
-        with pytest.raises(asynclock.QuorumUnavailableError):
-            await locks.ready(voting=True, timeout=0)
-    else:
-        await locks.ready(timeout=0)
-    assert now() == began
-    await locks.aclose()
-
-
 @in_virtual_time
 async def test_ready_without_voting_waits_for_one_node_timeout() -> None:
     on = Nodes([MemoryNode(name) for name in "abc"])

@@ -1,7 +1,6 @@
 """The local queue, hand-overs and wake-ups: nothing is lost and no task starves."""
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
@@ -15,21 +14,18 @@ from tests.tables.inside import now
 from tests.waiting import until
 
 
-async def test_a_line_is_first_come_first_served(asynclock_nodes: list[LocalServer]) -> None:
+@virtual_single
+async def test_a_line_is_first_come_first_served(on: Nodes) -> None:
     order: list[int] = []
-    async with connect(asynclock_nodes) as locks:
 
-        async def work(number: int) -> None:
-            async with locks.lock("a"):
-                order.append(number)
+    async def work(number: int) -> None:
+        async with on.locks.lock("a"):
+            order.append(number)
 
-        async with locks.lock("a"):
-            tasks = []
-            for number in range(20):
-                tasks.append(asyncio.create_task(work(number)))
-                await asyncio.sleep(0)
-            await until(lambda: locks.statistics().waiting == 20)
-        await asyncio.gather(*tasks)
+    async with on.locks.lock("a"):
+        tasks = [start(work(number)) for number in range(20)]
+        await until(lambda: on.locks.statistics().waiting == 20)
+    await asyncio.gather(*tasks)
     assert order == list(range(20))
 
 
@@ -52,48 +48,6 @@ async def _commands(node: LocalServer) -> int:
     info = await node.command("INFO", "stats")
     line = next(one for one in info.splitlines() if one.startswith("total_commands_processed"))
     return int(line.split(":")[1])
-
-
-async def test_waiters_cancelled_at_random_lose_no_wakeup(
-    asynclock_nodes: list[LocalServer],
-) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
-    inside = done = 0
-    fences: list[int] = []
-    async with connect(asynclock_nodes) as locks:
-
-        async def work() -> None:
-            nonlocal inside, done
-            async with locks.lock("hot") as lease:
-                inside += 1
-                assert inside == 1
-                fences.append(lease.fence)
-                try:
-                    await asyncio.sleep(0)
-                finally:
-                    inside -= 1
-            done += 1
-
-        tasks = [asyncio.create_task(work()) for _ in range(1500)]
-        doomed = dice.sample(tasks, 1000)
-        for number, task in enumerate(doomed):
-            task.cancel()
-            if number % 10 == 0:
-                await asyncio.sleep(0)
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 40)
-        failures = [r for r in results if r and not isinstance(r, asyncio.CancelledError)]
-        assert failures == []
-        assert done == sum(result is None for result in results) >= 500
-        assert fences == sorted(set(fences))
-        assert locks.statistics().waiting == 0
-        assert locks.leases() == ()
-        # The name is free at once: no wake-up was lost, no turn stayed with a dead task.
-        async with locks.lock("hot", timeout=5):
-            pass
-    for node in asynclock_nodes:
-        assert await node.command("EXISTS", "asynclock:hot") == 0
 
 
 @pytest.mark.parametrize(

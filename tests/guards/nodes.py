@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.commands import Words
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, Way
+from tests.nodes.virtual_servers import Noting
 
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}
 RECORD = "asynclock::#set"
@@ -38,50 +39,18 @@ class Place(MemoryEndpoint):
         super().__init__(name or node.name, node, self.way)
 
 
-class Server(MemoryNode):
-    """A node that notes what it is asked, and whose replies a test may change."""
+class Server(Noting):
+    """A node that lists the clients that a test names."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.info: dict[str, object] = {}
-        """What INFO tells besides the usual."""
         self.clients: Any = b"id=1 name= flags=t\n"
         """The reply to CLIENT LIST: a client that gets pushes."""
-        self.instead: dict[bytes, Callable[[Words], Any]] = {}
-        """By a command's first word: what replies to a client."""
-        self.asked: list[Words] = []
-        self.opened, self.gone = 0, set[Any]()
-        self.born_ago(3600)
 
     def answer(self, client: Any, words: Words) -> Any:
-        name = words[0].upper()
-        if client is None:
-            return super().answer(client, words)
-        self.asked.append(words)
-        if name in self.instead:
-            return self.instead[name](words)
-        if words[:2] == (b"CLIENT", b"LIST"):
+        if client is not None and words[:2] == (b"CLIENT", b"LIST"):
             return self.clients
-        reply = super().answer(client, words)
-        if name == b"INFO":
-            reply += "".join(f"{key}:{value}\r\n" for key, value in self.info.items()).encode()
-        return reply
-
-    async def open(self, factory: Any, route: Any = None) -> Any:
-        self.opened += 1
-        return await super().open(factory, route)
-
-    def left(self, client: Any) -> None:
-        super().left(client)
-        self.gone.add(client)
-
-    @property
-    def connections(self) -> int:
-        return self.opened - len(self.gone)
-
-    def asked_for(self, *first: bytes) -> list[Words]:
-        """Return the commands that began with these words."""
-        return [words for words in self.asked if words[: len(first)] == first]
+        return super().answer(client, words)
 
 
 def pushed(names: str) -> tuple[list[Server], list[Any]]:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -122,22 +121,6 @@ async def test_first_contact(
     lease = await locks.lock("a").acquire(timeout=10)
     assert lease.held
     assert sum(node.votes_in == 0 for node in locks.nodes()) >= 2
-
-
-async def test_a_durable_node_need_not_wait(seasoned: Prepare, connect: Connect) -> None:
-    """`appendfsync always`: what it has granted it still knows."""
-    servers = await seasoned(3, aof=True)
-    # Far longer than three restarts take on a busy machine.
-    urls = [server.url for server in servers]
-    here, there = (connect(*urls, ttl=60, max_ttl=60) for _ in range(2))
-    lease = await here.lock("a", renew=False).acquire(timeout=2)
-    await there.ready()
-    await asyncio.gather(*(server.restart() for server in servers))
-    for server in servers:
-        await until(partial(met, server, 2))
-    assert await there.lock("a").try_acquire() is None
-    assert lease.held
-    assert [node.votes_in for node in there.nodes()] == [0, 0, 0]
 
 
 async def test_a_durable_node_that_loads_its_data_is_met_when_it_has(

@@ -241,7 +241,7 @@ async def test_a_node_that_cannot_be_told_is_not_told_without_end() -> None:
     servers[0].asked.clear()
     async with client(*nodes):
         await asyncio.sleep(4)
-    told = [words for words in servers[0].asked_for(b"EVAL") if RECORD.encode() in words]
+    told = [words for words in servers[0].asked_for("EVAL") if RECORD.encode() in words]
     assert 1 <= len(told) <= 12, "once on a connection"
 
 
@@ -318,7 +318,7 @@ async def test_connections_are_named_after_the_set_and_the_client(
 
 def names(server: Server) -> set[str]:
     """Return the names that a server's connections were given."""
-    asked = server.asked_for(b"CLIENT", b"SETNAME")
+    asked = server.asked_for("CLIENT", "SETNAME")
     return {words[2].decode().removeprefix("asynclock:") for words in asked}
 
 

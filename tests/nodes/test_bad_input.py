@@ -118,21 +118,6 @@ async def test_a_timeout_at_the_call_is_checked_too() -> None:
         locks.lock("a").acquire(timeout=-1)
 
 
-async def test_a_wrong_password(asynclock_servers: StartServers) -> None:
-    (server,) = await asynclock_servers(1, password="right")
-    async with asynclock.connect(server.url_for(None, "wrong")) as locks:
-        with pytest.raises(asynclock.ConfigurationError, match="WRONGPASS"):
-            await locks.lock("a").acquire()
-    async with asynclock.connect(f"redis://127.0.0.1:{server.port}") as locks:
-        with pytest.raises(asynclock.ConfigurationError, match="NOAUTH") as caught:
-            await locks.lock("a").acquire()
-        assert "wants a password" in str(caught.value)
-        assert "HELLO" not in str(caught.value)
-    async with asynclock.connect(server.url, restart_guard=False) as locks:
-        async with locks.lock("a") as lease:
-            assert lease.held
-
-
 async def test_settings_of_a_client_are_read_and_it_is_left_alone(
     asynclock_servers: StartServers,
 ) -> None:

@@ -26,13 +26,11 @@ WITH_KEYS = {b"EVALSHA": 3, b"EVAL": 3, b"GET": 1, b"SET": 1, b"DEL": 1}
 """The place of the first key in a command."""
 
 
-class Server(MemoryNode):
-    """One server at an address."""
+class Noting(MemoryNode):
+    """A node that notes what it is asked, and whose replies a test may change."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"{host}:{port}")
-        self.host, self.port = host, port
-        self.way, self.deaf = Way(), False
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.info: dict[str, object] = {}
         """What INFO tells besides the usual."""
         self.instead: dict[bytes, Reply] = {}
@@ -84,6 +82,15 @@ class Server(MemoryNode):
         """Return the operations of scripts that were asked for, with their owners."""
         found = (words[3 + int(words[2]) :] for words in self.asked if words[0] in WITH_SCRIPT)
         return [b" ".join(words[:2]).decode() for words in found if words[0].decode() in some]
+
+
+class Server(Noting):
+    """One server at an address."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port}")
+        self.host, self.port = host, port
+        self.way, self.deaf = Way(), False
 
 
 class ClusterServer(Server):

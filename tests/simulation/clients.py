@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Operation = Callable[["Run", Process], Any]
 OPERATIONS: dict[str, Operation] = {}
 SLACK = 0.001
+NOTHING = (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError)
+"""What calls raise that have got nothing."""
 NOT_A_TTL: tuple[Any, ...] = (
     TTL * 1.01,
     TTL * 15,
@@ -57,7 +59,7 @@ async def obtain(run: Run, process: Process, call: Awaitable[Any], patience: flo
     run.world.settled.discard(task)
     try:
         return await call
-    except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
+    except NOTHING:
         if patience is not None:
             settled = task in run.world.settled
             run.check_patience(process, began, patience, settled=settled)
@@ -94,6 +96,26 @@ async def hold(
             spring()
     if completed and not held_at_end and not reported:
         run.accuse(f"{process.name}: a loss of fence {lease.fence} was not reported")
+
+
+async def use(
+    run: Run,
+    process: Process,
+    call: Awaitable[Any],
+    patience: float | None,
+    inside: Callable[[Run, Any], Awaitable[None]],
+    **options: Any,
+) -> None:
+    """Hold what `call` gives, if it gives a lease."""
+    began = run.world.loop.now
+    lease = await obtain(run, process, call, patience)
+    if lease is not None:
+        await hold(run, process, lease, began, inside, **options)
+
+
+async def glance(run: Run, process: Process, inside: Callable[[Run, Any], Awaitable[None]]) -> None:
+    """Hold some name if it is free."""
+    await use(run, process, some_lock(run, process).try_acquire(), 0.0, inside)
 
 
 def follow(run: Run, process: Process, lease: Any, name: str, began: float) -> Any:
@@ -145,19 +167,14 @@ async def pass_through(run: Run, lease: Any) -> None:
 async def mutex(run: Run, process: Process) -> None:
     """Acquire, be inside, release."""
     patience = run.random.uniform(0.2, 2 * TTL)
-    began = run.world.loop.now
-    lease = await obtain(run, process, some_lock(run, process).acquire(timeout=patience), patience)
-    if lease is not None:
-        await hold(run, process, lease, began, be_inside)
+    call = some_lock(run, process).acquire(timeout=patience)
+    await use(run, process, call, patience, be_inside)
 
 
 @operation
 async def try_mutex(run: Run, process: Process) -> None:
     """Only if it is free."""
-    began = run.world.loop.now
-    lease = await obtain(run, process, some_lock(run, process).try_acquire(), 0.0)
-    if lease is not None:
-        await hold(run, process, lease, began, be_inside)
+    await glance(run, process, be_inside)
 
 
 @operation
@@ -167,30 +184,20 @@ async def renewing(run: Run, process: Process) -> None:
     renew = run.random.random() < 0.8
     max_hold = run.random.choice((None, None, ttl / 2, ttl * 2))
     lock = some_lock(run, process, ttl=ttl, renew=renew, max_hold=max_hold)
-    began = run.world.loop.now
-    lease = await obtain(run, process, lock.acquire(timeout=patience), patience)
-    if lease is not None:
-        await hold(run, process, lease, began, stay_inside)
+    await use(run, process, lock.acquire(timeout=patience), patience, stay_inside)
 
 
 @operation
 async def lasting(run: Run, process: Process) -> None:
     """Stay for several very short ttls: renewals follow each other closely."""
     lock = some_lock(run, process, ttl=0.2 * TTL)
-    began = run.world.loop.now
-    lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
-    if lease is not None:
-        await hold(run, process, lease, began, stay_for_long)
+    await use(run, process, lock.acquire(timeout=TTL), TTL, stay_for_long)
 
 
 @operation
 async def long(run: Run, process: Process) -> None:
     """Hold until the end; a lease that all nodes have granted is never lost."""
     lock = process.locks.lock(f"long {process.name}")
-    began = run.world.loop.now
-    lease = await obtain(run, process, lock.try_acquire(), None)
-    if lease is None:
-        return
 
     async def inside(run: Run, lease: Any) -> None:
         await asyncio.sleep(0.01)
@@ -203,7 +210,7 @@ async def long(run: Run, process: Process) -> None:
             if whole and lease.lost_reason is not None:
                 run.accuse(f"{process.name} lost {lease.name}: {lease.lost_reason}")
 
-    await hold(run, process, lease, began, inside)
+    await use(run, process, lock.try_acquire(), None, inside)
 
 
 @operation
@@ -219,20 +226,14 @@ async def strictly(run: Run, process: Process) -> None:
 
 
 async def _for_a_moment(run: Run, process: Process, *, handoff: bool | Literal["strict"]) -> None:
-    began = run.world.loop.now
     lock = some_lock(run, process, handoff=handoff)
-    lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
-    if lease is not None:
-        await hold(run, process, lease, began, pass_through)
+    await use(run, process, lock.acquire(timeout=TTL), TTL, pass_through)
 
 
 @operation
 async def glancing(run: Run, process: Process) -> None:
     """Only if it is free, and for a moment."""
-    began = run.world.loop.now
-    lease = await obtain(run, process, some_lock(run, process).try_acquire(), 0.0)
-    if lease is not None:
-        await hold(run, process, lease, began, pass_through)
+    await glance(run, process, pass_through)
 
 
 @operation
@@ -248,10 +249,7 @@ async def in_pairs(run: Run, process: Process) -> None:
 @operation
 async def lingering(run: Run, process: Process) -> None:
     """Hold for longer than it takes to give up a connection that does not answer."""
-    began = run.world.loop.now
-    lease = await obtain(run, process, some_lock(run, process).try_acquire(), 0.0)
-    if lease is not None:
-        await hold(run, process, lease, began, linger)
+    await glance(run, process, linger)
 
 
 @operation
@@ -259,17 +257,13 @@ async def stretching(run: Run, process: Process) -> None:
     """Change a short ttl to the longest, at about the moment of a renewal."""
     ttl = 0.3 * TTL
     lock = some_lock(run, process, ttl=ttl)
-    began = run.world.loop.now
-    lease = await obtain(run, process, lock.acquire(timeout=TTL), TTL)
-    if lease is None:
-        return
 
     async def inside(run: Run, lease: Any) -> None:
         await asyncio.sleep(ttl / 3 * run.random.uniform(0.6, 1.0))
         await _extend_to(run, process, lease, TTL, None)
         await asyncio.sleep(run.random.uniform(0, TTL))
 
-    await hold(run, process, lease, began, inside)
+    await use(run, process, lock.acquire(timeout=TTL), TTL, inside)
 
 
 @operation

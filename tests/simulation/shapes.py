@@ -8,7 +8,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asynclock
-from tests.simulation.clients import be_inside, hold, obtain, operation, pass_through
+from tests.simulation.clients import (
+    NOTHING,
+    be_inside,
+    hold,
+    obtain,
+    operation,
+    pass_through,
+)
 from tests.simulation.world import TTL, Process
 
 if TYPE_CHECKING:
@@ -31,18 +38,12 @@ async def permit(run: Run, process: Process) -> None:
         await hold(run, process, lease, began, be_inside, name=f"permits {lease.part}")
 
 
-async def _several_permits(run: Run, process: Process, lock: Any, patience: float) -> None:
-    began = run.world.loop.now
-    hold = await obtain(run, process, lock.acquire(timeout=patience), patience)
-    if hold is None:
-        return
-    bodies = [
-        run.records.entered(process, lease, f"permits {lease.part}", began) for lease in hold.leases
-    ]
+async def _be_inside_all(run: Run, lease: Any, bodies: list[Any], inside: Any) -> None:
+    """Hold a lease that is one body for each of its parts."""
     try:
-        async with hold:
+        async with lease:
             try:
-                await be_inside(run, hold)
+                await inside(run, lease)
             finally:
                 for body in bodies:
                     run.records.leaves(body)
@@ -51,6 +52,17 @@ async def _several_permits(run: Run, process: Process, lock: Any, patience: floa
     finally:
         for body in bodies:
             run.records.leaves(body)
+
+
+async def _several_permits(run: Run, process: Process, lock: Any, patience: float) -> None:
+    began = run.world.loop.now
+    hold = await obtain(run, process, lock.acquire(timeout=patience), patience)
+    if hold is None:
+        return
+    bodies = [
+        run.records.entered(process, lease, f"permits {lease.part}", began) for lease in hold.leases
+    ]
+    await _be_inside_all(run, hold, bodies, be_inside)
 
 
 @operation
@@ -94,11 +106,7 @@ async def upgrading(run: Run, process: Process) -> None:
                         pass
                 except asynclock.AlreadyHeldError:
                     run.found.counts["told that it reads"] += 1
-        except (
-            asynclock.NotAcquiredError,
-            asynclock.QuorumUnavailableError,
-            asynclock.LeaseLostError,
-        ):
+        except (*NOTHING, asynclock.LeaseLostError):
             pass
 
     tasks = [process.spawn(read_then_write(), "upgrade") for _ in range(2)]
@@ -152,18 +160,7 @@ async def several(run: Run, process: Process) -> None:
     if lease is None:
         return
     bodies = [run.records.entered(process, lease, name, began) for name in both.names]
-    try:
-        async with lease:
-            try:
-                await pass_through(run, lease)
-            finally:
-                for body in bodies:
-                    run.records.leaves(body)
-    except asynclock.LeaseLostError:
-        run.found.counts["lost"] += 1
-    finally:
-        for body in bodies:
-            run.records.leaves(body)
+    await _be_inside_all(run, lease, bodies, pass_through)
 
 
 @operation

@@ -8,7 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asynclock
-from tests.simulation.clients import follow, obtain, operation, pass_through, some_lock
+from tests.simulation.clients import NOTHING, follow, obtain, operation, pass_through, some_lock
 from tests.simulation.world import TTL, Process
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ async def shared_object(run: Run, process: Process) -> None:
                         run.accuse(f"{process.name}: {lease!r} was ended by somebody else")
                 finally:
                     entered.remove(lease)
-        except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
+        except NOTHING:
             pass
         except asynclock.LeaseLostError:
             run.found.counts["lost"] += 1
@@ -190,7 +190,7 @@ async def inherited(run: Run, process: Process) -> None:
                         run.records.leaves(bodies.pop())
         except asynclock.LeaseLostError:
             run.found.counts["lost"] += 1
-        except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
+        except NOTHING:
             pass
 
     async def later() -> None:
@@ -201,11 +201,7 @@ async def inherited(run: Run, process: Process) -> None:
                         f"{process.name}: {name} was entered beside a child of the last hold"
                     )
                 await asyncio.sleep(0)
-        except (
-            asynclock.NotAcquiredError,
-            asynclock.QuorumUnavailableError,
-            asynclock.LeaseLostError,
-        ):
+        except (*NOTHING, asynclock.LeaseLostError):
             pass
 
     children = []
@@ -229,7 +225,7 @@ async def inherited(run: Run, process: Process) -> None:
             await asyncio.wait([process.spawn_inside(later(), "later")])
     except asynclock.LeaseLostError:
         run.found.counts["lost"] += 1
-    except (asynclock.NotAcquiredError, asynclock.QuorumUnavailableError):
+    except NOTHING:
         pass
     finally:
         if children:
