@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import asynclock
 from asynclock._engine.ask import Ask
+from asynclock._engine.grant import LocalQueue
 from asynclock._engine.seek import _decided
 from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec
@@ -188,3 +190,19 @@ async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_nam
         assert not again.done()
         await first.release()
         await (await again).release()
+
+
+def test_a_freed_name_is_kept_only_for_the_rest_of_a_turn_that_others_wait_for() -> None:
+    turn, moment = 0.5, 100.0
+    queue: LocalQueue = LocalQueue("a", "a", 1, turn)
+    mine, others = (SimpleNamespace(since=moment, contended=wanted) for wanted in (False, True))
+    assert not queue.keep(mine, moment), "nobody else would get it"
+    assert not queue.keep(others, moment + turn), "the turn is over"
+    assert queue.take_kept(moment) is None
+    assert queue.keep(others, moment + turn / 2)
+    assert queue.take_kept(moment + turn / 2) == moment
+    assert queue.take_kept(moment + turn / 2) is None, "it is taken once"
+    assert queue.keep(others, moment)
+    assert queue.take_kept(moment + 1.1 * turn) is None, "the turn is over"
+    permits: LocalQueue = LocalQueue("a", "a", 2, turn)
+    assert not permits.keep(others, moment), "another process may wait for any permit"
