@@ -34,23 +34,3 @@ async def test_a_row_keeps_the_highest_fence(shown: dict[str, Any], tmp_path: Pa
         assert caught.value.fence == 2**53 - 2
         rows = db.execute("SELECT * FROM orders ORDER BY id").fetchall()
         assert rows == [(42, "sent", 2**53 - 1), (43, "another row", 1)]
-
-
-async def test_a_stale_holder_that_waited_for_the_lock_writes_nothing(
-    shown: dict[str, Any], tmp_path: Path
-) -> None:
-    """It compares when its turn comes, not when it began to wait."""
-    with (
-        closing(sqlite3.connect(tmp_path / "db")) as newer,
-        closing(sqlite3.connect(tmp_path / "db", timeout=0)) as older,
-    ):
-        newer.execute(shown["SCHEMA"])
-        shown["save"](older, 42, "new", stamp(5))
-        newer.execute("BEGIN IMMEDIATE")
-        newer.execute(shown["SAVE"], {"id": 42, "state": "sent", "fence": 9})
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            shown["save"](older, 42, "late", stamp(5))
-        newer.commit()
-        with pytest.raises(StaleFenceError):
-            shown["save"](older, 42, "late", stamp(5))
-        assert newer.execute("SELECT state FROM orders").fetchall() == [("sent",)]

@@ -160,18 +160,6 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
             pass
 
 
-@virtual
-async def test_a_request_that_was_cancelled_holds_nothing(on: Nodes) -> None:
-    one = await on.locks.semaphore("s", 3).acquire()
-    async with on.connect() as others:
-        collecting = start(others.semaphore("s", 3).several(3).acquire())
-        await until(lambda: others.statistics().refused, "it has all that is free")
-        collecting.cancel()
-        await asyncio.wait([collecting])
-        assert await one.release()
-        assert await on.locks.semaphore("s", 3).several(3).acquire(timeout=1)
-
-
 # ---- holds that are dropped ----------------------------------------------------------------------
 
 

@@ -472,15 +472,6 @@ async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(o
         assert now() - began < 2 * FIRST_PAUSE
 
 
-@virtual_single
-async def test_an_owner_that_is_no_text_is_shown(on: Nodes) -> None:
-    await on.nodes[0].command("SET", LOCK, b"\xff", "PX", 60_000)
-    await on.nodes[0].command("SET", VALUE, json.dumps([1, 1, "\ufffd", "x"]))
-    leader = await leads(on.locks.election("e"))
-    assert leader is not None
-    assert leader.owner == "\ufffd"
-
-
 @virtual
 async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> None:
     async with on.locks.election("e").campaign("one") as term:

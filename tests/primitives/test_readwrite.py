@@ -171,26 +171,6 @@ async def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers
     assert max(waits) < (writers + 1) * reading + 0.1
 
 
-# ---- what inspections show -----------------------------------------------------------------------
-
-
-@virtual
-async def test_inspect_shows_each_reader_on_the_nodes_that_have_it(on: Nodes) -> None:
-    reading = await on.locks.rwlock("a").read().acquire()
-    seen = await on.locks.rwlock("a").inspect()
-    assert (seen.kind, [part.part for part in seen.parts]) == ("rwlock", ["write", "read"])
-    assert [part.owner for part in seen.parts] == [None, reading.owner]
-    await on.nodes[0].command("DEL", READERS)
-    await on.nodes[0].command("SET", WRITER, "writer", "PX", 60_000)
-    on.nodes[2].freeze()
-    writer, reader = (await on.locks.rwlock("a").inspect()).parts
-    assert [view.owner for view in writer.nodes] == ["writer", None, None]
-    assert [view.owner for view in reader.nodes] == [None, reading.owner, None]
-    assert reader.nodes[0].remaining is None
-    assert reader.nodes[1].remaining == pytest.approx(TTL - 1, abs=0.1), "a second ago"
-    assert [bool(view.error) for view in reader.nodes] == [False, False, True]
-
-
 # ---- upgrades ------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import asynclock
-from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual_single
+from tests.engine.virtual_nodes import KEY, TTL, Nodes, virtual_single
 from tests.waiting import until
 
 
@@ -40,17 +40,6 @@ async def test_the_last_to_end_gives_it_back(on: Nodes) -> None:
     assert await on.nodes[0].command("EXISTS", KEY)
     assert await inner.release() is True
     assert not await on.nodes[0].command("EXISTS", KEY)
-
-
-@virtual_single
-async def test_other_tasks_wait(on: Nodes) -> None:
-    lock = on.locks.reentrant_lock("a")
-    async with lock as lease:
-        child = start(lock.acquire())
-        await asyncio.sleep(TTL)
-        assert not child.done()
-        assert await asyncio.create_task(lock.try_acquire()) is None
-    assert (await child).fence > lease.fence
 
 
 @virtual_single

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock import blocking, events
-from asynclock.testing import LocalServer
-from asynclock.testing.plugin import StartServers
+from asynclock import events
 from tests.cancel.stepping import cancelled_at
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual, virtual_four
 from tests.leftovers import left
@@ -200,28 +198,10 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
         with pytest.raises(asynclock.ConfigurationError, match="this one's key is 'other:a'"):
             await others.resume(ticket)
     assert await (await on.locks.resume(ticket)).release()
+    async with on.locks.multi_lock("a", "b") as several:
+        with pytest.raises(asynclock.ConfigurationError, match="can't be detached"):
+            await several.detach()
     async with on.locks.lock("a" * 9000) as lease:
         with pytest.raises(asynclock.ConfigurationError, match="too long"):
             await lease.detach()
         assert lease.held
-
-
-async def test_threads_hand_one_over(asynclock_servers: StartServers) -> None:
-    server: LocalServer
-    (server,) = await asynclock_servers()
-
-    def play() -> None:
-        with (
-            blocking.connect(server.url, restart_guard=False) as here,
-            blocking.connect(server.url, restart_guard=False) as there,
-        ):
-            with here.lock("a") as lease:
-                ticket = lease.detach()
-            with there.resume(ticket, renew=False) as resumed:
-                assert resumed.fence > lease.fence
-                assert here.lock("a").try_acquire() is None
-            with here.multi_lock("a", "b") as several:
-                with pytest.raises(asynclock.ConfigurationError, match="can't be detached"):
-                    several.detach()
-
-    await asyncio.to_thread(play)

@@ -20,7 +20,7 @@ from asynclock._engine.inspection import (
     question,
     whole,
 )
-from asynclock._engine.refusals import OUTCOMES, is_owner_id, label
+from asynclock._engine.refusals import is_owner_id, label
 from asynclock._engine.replies import Released
 from asynclock._engine.spec import LeaseOptions
 from asynclock._nodes.replicated.acks import UNSUPPORTED
@@ -191,15 +191,6 @@ def test_what_people_see_of_an_owner(owner: str | None, shown: str | None, *, ou
     """Whole ids of other libraries stay hidden: anyone could release the lock with them."""
     assert is_owner_id(owner) is ours
     assert label(owner) == shown
-
-
-def test_each_outcome_has_a_word() -> None:
-    """Dashboards and alarms select events by them."""
-    assert {
-        asynclock.NotAcquiredError: "refused",
-        asynclock.AcquireTimeoutError: "timeout",
-        asynclock.QuorumUnavailableError: "outage",
-    } == OUTCOMES
 
 
 # what the nodes keep, put together
