@@ -226,29 +226,22 @@ async def test_a_deleted_key_ends_the_body_at_once(face: Face, connect: Connect,
             await asyncio.sleep(PATIENCE)
 
 
-async def test_a_loss_without_interrupt_raises_at_the_exit(
-    face: Face, connect: Connect, of: Kind
+@pytest.mark.parametrize("error", [asynclock.LeaseLostError, KeyError])
+async def test_a_loss_without_interrupt_raises_at_the_exit_and_replaces_no_error(
+    face: Face, connect: Connect, of: Kind, error: type[Exception]
 ) -> None:
     locks = connect()
     finished = False
-    with pytest.raises(asynclock.LeaseLostError):
+    with pytest.raises(error):
         async with of(locks, interrupt=False) as lease:
             await face.command("FLUSHALL")
             renew_now(locks)
             await lease.wait_lost()
             assert not lease.held
             finished = True
+            if error is KeyError:
+                raise KeyError
     assert finished
-
-
-async def test_a_bodys_own_error_is_never_replaced(face: Face, connect: Connect, of: Kind) -> None:
-    locks = connect()
-    with pytest.raises(KeyError):
-        async with of(locks, interrupt=False) as lease:
-            await face.command("FLUSHALL")
-            renew_now(locks)
-            await lease.wait_lost()
-            raise KeyError
 
 
 async def test_release_tells_a_loss_nobody_noticed(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer, until
 from tests import patient
+from tests.engine.kinds import kinds
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
@@ -44,14 +45,7 @@ async def test_closed_in_any_step_of_an_acquire(
     await until(free, "the key is gone")
 
 
-WAITED_FOR: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
-    "semaphore": lambda locks: locks.semaphore("a", 1),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "write": lambda locks: locks.rwlock("a").write(),
-}
+WAITED_FOR = kinds("strict", "reentrant_lock", "one of two", "several")
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -72,12 +66,7 @@ async def test_closing_wakes_all_who_wait(kind: str, n: int) -> None:
             assert now() - closed < 0.1
 
 
-HELD: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    **WAITED_FOR,
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "several": lambda locks: locks.semaphore("a", 3).several(2),
-    "election": lambda locks: locks.election("a").campaign(),
-}
+HELD = kinds("strict", "one of two", election=lambda locks: locks.election("a").campaign())
 
 
 async def hold(locks: asynclock.LockManager, kind: str) -> AsyncIterator[Any]:

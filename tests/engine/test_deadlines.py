@@ -13,6 +13,7 @@ import pytest
 
 import asynclock
 from asynclock.testing.memory import MemoryNode
+from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking, start, virtual
 from tests.tables.inside import chance, now
 from tests.waiting import in_virtual_time
@@ -23,16 +24,11 @@ TRIP = 0.35
 SLACK = 0.05
 """Seconds that virtual time may add; a further round trip takes far longer."""
 Wanted = Callable[[asynclock.LockManager], Any]
-KINDS: dict[str, Wanted] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
-    "semaphore": lambda locks: locks.semaphore("a", 6),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "election": lambda locks: locks.election("a"),
-}
+KINDS = kinds(
+    *("strict", "one of two", "several"),
+    semaphore=lambda locks: locks.semaphore("a", 6),
+    election=lambda locks: locks.election("a"),
+)
 
 
 def old(n: int) -> list[MemoryNode]:

@@ -9,6 +9,7 @@ import pytest
 
 import asynclock
 from tests.engine.batches import listen
+from tests.engine.kinds import calls
 from tests.engine.virtual_nodes import KEY, Nodes, start, virtual_single
 from tests.engine.virtual_nodes import virtual as on_three
 from tests.waiting import until
@@ -40,16 +41,7 @@ async def agrees(on: Nodes, lease: Any) -> None:
     assert left >= lease.remaining() * 1000 - 1
 
 
-KINDS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
-    "lock": lambda locks: locks.lock("a").acquire(),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a").acquire(),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b").acquire(),
-    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(),
-    "read": lambda locks: locks.rwlock("a").read().acquire(),
-    "write": lambda locks: locks.rwlock("a").write().acquire(),
-    "fair_lock": lambda locks: locks.fair_lock("a").acquire(),
-    "election": lambda locks: locks.election("a").campaign(),
-}
+KINDS = calls("strict", "semaphore", "several")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,8 +10,8 @@ import pytest
 
 import asynclock
 from asynclock.testing import run_virtual
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from tests.engine.virtual_nodes import Way
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables.inside import now, seed
 
 NAMES = "abc"
@@ -54,9 +54,8 @@ class Traffic:
 
     def _connect(self, number: int) -> asynclock.LockManager:
         ways = [Way() for _ in self.nodes]
-        places = [MemoryEndpoint(n.name, n, w) for n, w in zip(self.nodes, ways, strict=True)]
-        options: dict[str, Any] = {"restart_guard": False, "ttl": 5, "max_ttl": 5}
-        locks = asynclock.connect(*places, **options)
+        settings: dict[str, Any] = {"node_timeout": 0.25, "ttl": 5, "max_ttl": 5}
+        locks = Nodes(self.nodes, ways).connect(restart_guard=False, **settings)
         seed(locks, self.chance.randrange(2**32))
         for index, way in enumerate(ways):
             way.seconds = 0.0 if index == number % 3 else FAR

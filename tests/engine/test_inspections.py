@@ -3,27 +3,21 @@
 import asyncio
 import contextlib
 import re
-from typing import Any
 
 import pytest
 
 import asynclock
+from tests.engine.kinds import calls
 from tests.engine.virtual_nodes import KEY, Nodes, start, virtual
 from tests.tables.inside import now
 from tests.waiting import until
 
+WANTED = calls("strict", "reentrant_lock", "multi_lock", "one of two", "several")
 
-@pytest.mark.parametrize("kind", ["lock", "fair_lock", "semaphore", "write", "read", "election"])
+
+@pytest.mark.parametrize("kind", WANTED)
 def test_a_waiter_of_each_kind_says_since_when_it_waits(kind: str) -> None:
-    def wanted(locks: asynclock.LockManager) -> Any:
-        match kind:
-            case "semaphore":
-                return locks.semaphore("a", 1).acquire()
-            case "read" | "write":
-                return getattr(locks.rwlock("a"), kind)().acquire()
-            case "election":
-                return locks.election("a").campaign()
-        return getattr(locks, kind)("a").acquire()
+    wanted = WANTED[kind]
 
     async def scenario(on: Nodes) -> None:
         async with on.connect(label="theirs") as others:

@@ -1,13 +1,13 @@
 """One cancellation ends the body of a lease that was lost, and is never confused with others."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock.testing import lose
+from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, virtual_single
 
 LOST = asynclock.LeaseLostError
@@ -40,18 +40,12 @@ async def test_a_body_that_is_just_leaving_is_left_alone(on: Nodes, error: type[
     await asyncio.sleep(0)
 
 
-HELD: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "acquire": lambda locks: locks.lock("a").acquire(),
-    "fair": lambda locks: locks.fair_lock("a"),
-    "semaphore": lambda locks: locks.semaphore("a", 2),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "reentrant": lambda locks: locks.reentrant_lock("a"),
-    "several names": lambda locks: locks.multi_lock("a", "b"),
-    "once": lambda locks: locks.once("a", keep=60),
-    "campaign": lambda locks: locks.election("a").campaign("me"),
-}
+HELD = kinds(
+    *("strict", "semaphore", "several"),
+    acquire=lambda locks: locks.lock("a").acquire(),
+    once=lambda locks: locks.once("a", keep=60),
+    campaign=lambda locks: locks.election("a").campaign("me"),
+)
 
 
 @pytest.mark.parametrize("kind", HELD)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -10,20 +10,15 @@ import pytest
 
 import asynclock
 from asynclock.testing import run_virtual
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from tests.engine.virtual_nodes import PATIENCE, Way
+from asynclock.testing.memory import MemoryNode
+from tests.engine.kinds import kinds
+from tests.engine.virtual_nodes import PATIENCE, Nodes, Way
 from tests.tables.inside import now
 from tests.waiting import until
 
 NODE_TIMEOUT = 0.25
 TTL = 5.0
-KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "semaphore": lambda locks: locks.semaphore("a", 1),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "read": lambda locks: locks.rwlock("a").read(),
-}
+KINDS = kinds("strict", "fair_lock", "reentrant_lock", "multi_lock", "one of two", "several")
 
 
 @contextlib.asynccontextmanager
@@ -34,10 +29,9 @@ async def clients(count: int) -> AsyncIterator[tuple[list[MemoryNode], list[Any]
     async with AsyncExitStack() as stack:
         for _ in range(count):
             own = [Way() for _ in nodes]
-            places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, own, strict=True)]
-            options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
-            options |= {"ttl": TTL, "max_ttl": TTL}
-            locks = await stack.enter_async_context(asynclock.connect(*places, **options))
+            settings = {"node_timeout": NODE_TIMEOUT, "ttl": TTL, "max_ttl": TTL}
+            made = Nodes(nodes, own).connect(restart_guard=False, **settings)
+            locks = await stack.enter_async_context(made)
             await locks.ready()
             found.append(locks)
             ways.append(own)

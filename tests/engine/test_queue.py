@@ -15,6 +15,7 @@ from asynclock.events import Lost
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.batches import listen, teach
+from tests.engine.kinds import calls
 from tests.engine.virtual_nodes import (
     GONE,
     KEY,
@@ -101,13 +102,7 @@ async def test_processes_go_in_the_order_in_which_they_asked(on: Nodes) -> None:
 @pytest.mark.parametrize("kind", ["lock", "election", "semaphore"])
 def test_a_release_wakes_one_waiter(kind: str) -> None:
     async def play(on: Nodes) -> None:
-        def call(locks: asynclock.LockManager) -> Any:
-            match kind:
-                case "lock":
-                    return locks.lock("a").acquire()
-                case "election":
-                    return locks.election("a").campaign()
-            return locks.semaphore("a", 1).acquire()
+        call = calls()[kind]
 
         async def turn(locks: asynclock.LockManager) -> None:
             held = await call(locks)

@@ -13,21 +13,20 @@ import pytest
 import asynclock
 from asynclock._rules.pacing import SETTLING
 from asynclock.testing import run_virtual
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode
-from tests.engine.virtual_nodes import Way
+from asynclock.testing.memory import MemoryNode
+from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables import inside
 from tests.tables.inside import now
 
 NODE_TIMEOUT = 0.4
+SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
 FAR = NODE_TIMEOUT / 4
 """The longest way to a node: a quarter of the node timeout, and as much back."""
 Locks = asynclock.LockManager
 KINDS: dict[str, tuple[int, Callable[[Locks, int], Any]]] = {
     "lock": (1, lambda locks, _: locks.lock("a").try_acquire()),
     "lock, timeout 0": (1, lambda locks, _: locks.lock("a").acquire(timeout=0)),
-    "reentrant lock": (1, lambda locks, _: locks.reentrant_lock("a").try_acquire()),
     "fair lock": (1, lambda locks, _: locks.fair_lock("a").try_acquire()),
-    "election": (1, lambda locks, _: locks.election("a").campaign(timeout=0)),
     "write": (1, lambda locks, _: locks.rwlock("a").write().try_acquire()),
     "several names": (1, lambda locks, _: locks.multi_lock("a", "b").try_acquire()),
     "one permit": (1, lambda locks, _: locks.semaphore("a", 1).try_acquire()),
@@ -73,9 +72,7 @@ async def race(
         clients = []
         for number in range(rivals):
             ways = [Way() for _ in nodes]
-            places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
-            options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
-            locks = await stack.enter_async_context(asynclock.connect(*places, **options))
+            locks = await stack.enter_async_context(Nodes(nodes, ways).connect(**SETTINGS))
             inside.seed(locks, seed * 100 + number)
             await locks.ready()
             for way, seconds in zip(ways, delays(number, size, chance), strict=True):
@@ -101,7 +98,7 @@ async def race(
         assert all(isinstance(one, asynclock.NotAcquiredError) for one in errors), errors
         won = [one for one in found if one is not None and one not in errors]
         for one in won:
-            await (one.resign() if isinstance(one, asynclock.Term) else one.release())
+            await one.release()
     for node in nodes[: -1 if fail else None]:
         keys = await node.command("KEYS", "*:#*")
         left = [key for key in keys if not key.endswith("#fence")]
@@ -183,11 +180,9 @@ async def two(size: int, *, seed: int, far: bool) -> AsyncIterator[tuple[Locks, 
     """Two managers that have met the nodes; the second one may be far away."""
     nodes = [MemoryNode(str(index)) for index in range(size)]
     ways = [Way() for _ in nodes]
-    options: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
-    near = [MemoryEndpoint(node.name, node) for node in nodes]
-    places = [MemoryEndpoint(n.name, n, w) for n, w in zip(nodes, ways, strict=True)]
-    async with asynclock.connect(*near, **options) as first:
-        async with asynclock.connect(*places, **options) as second:
+    near = Nodes(nodes, [Way() for _ in nodes])
+    async with near.connect(**SETTINGS) as first:
+        async with Nodes(nodes, ways).connect(**SETTINGS) as second:
             for number, locks in enumerate((first, second)):
                 inside.seed(locks, 2 * seed + number)
                 await locks.ready()
@@ -211,7 +206,7 @@ def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, siz
             try:
                 assert await KINDS[kind][1](locks, 1) is None
             except asynclock.AcquireTimeoutError:
-                assert "timeout" in kind or kind == "election"
+                assert "timeout" in kind
             # Of several slots each is looked at.
             trips = {"two permits": 2, "several permits": 4}.get(kind, 1)
             assert now() - began <= trips * trip + 0.001

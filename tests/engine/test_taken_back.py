@@ -12,6 +12,7 @@ import asynclock
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests import patient
+from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
 from tests.leftovers import left
 from tests.tables.inside import sleeps
@@ -19,16 +20,7 @@ from tests.waiting import HOUR, PATIENCE, waits
 
 Make = Callable[[asynclock.LockManager], Any]
 
-LOCKS: dict[str, Make] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "semaphore": lambda locks: locks.semaphore("a", 1),
-    "several": lambda locks: locks.semaphore("a", 3).several(2),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
-}
+LOCKS = kinds("strict", "one of two")
 
 
 async def upgraded(locks: asynclock.LockManager) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import asynclock
-from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
+from asynclock.testing.memory import MemoryNode, Stream
+from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
@@ -16,31 +16,10 @@ NODE_TIMEOUT = 0.1
 KEY = b"asynclock:a"
 
 
-class Detour(Route):
-    """Takes as long as it is told to."""
-
-    seconds = 0.0
-
-    def delay(self) -> float:
-        return self.seconds
-
-
-def endpoints(nodes: list[MemoryNode], detour: Detour) -> list[Any]:
+def connect(nodes: list[MemoryNode], detour: Way, ttl: float = 60) -> asynclock.LockManager:
     """The first node is reached by the detour."""
-    routes = [detour, Route(), Route()]
-    return [
-        MemoryEndpoint(node.name, node, route) for node, route in zip(nodes, routes, strict=True)
-    ]
-
-
-def connect(nodes: list[MemoryNode], detour: Detour, ttl: float) -> asynclock.LockManager:
-    return asynclock.connect(
-        *endpoints(nodes, detour),
-        ttl=ttl,
-        max_ttl=60,
-        node_timeout=NODE_TIMEOUT,
-        restart_guard=False,
-    )
+    on = Nodes(nodes, [detour, *(Way() for _ in nodes[1:])])
+    return on.connect(ttl=ttl, max_ttl=60, node_timeout=NODE_TIMEOUT, restart_guard=False)
 
 
 async def comes(condition: Callable[[], bool]) -> None:
@@ -68,7 +47,7 @@ async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(bac
 
     back: whether the next connection is open when the release is made, or still being opened.
     """
-    nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
+    nodes, detour = [MemoryNode(name) for name in "abc"], Way()
     async with asyncio.timeout(20), connect(nodes, detour, ttl=60) as locks:
         async with locks.lock("warm"):
             pass
@@ -83,7 +62,7 @@ async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(bac
         await vanishes(nodes[0])
 
 
-class Slow(Detour):
+class Slow(Way):
     """Holds up the first piece with an acquire in it, and so what follows on its connection."""
 
     held: Stream | None = None
@@ -138,7 +117,7 @@ async def test_the_first_acquire_of_a_manager_is_not_executed_long_after(met: bo
 async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back() -> None:
     """It comes back when the lease would have ended by every other clock, not by its own."""
     nodes = [MemoryNode(name) for name in "abc"]
-    async with asyncio.timeout(20), connect(nodes, Detour(), ttl=0.5) as locks:
+    async with asyncio.timeout(20), connect(nodes, Way(), ttl=0.5) as locks:
         lease = await locks.lock("a").acquire()
         assert nodes[0].keys.get(KEY) is not None
         nodes[0].freeze()
@@ -154,13 +133,8 @@ async def test_a_release_is_kept_longer_for_a_node_whose_clock_was_set_back() ->
 @in_virtual_time
 async def test_a_ticket_stays_away_though_its_acquire_arrives_late(refreshed: bool) -> None:
     """The task has left over a new connection, and the server reads the old one afterwards."""
-    node, detour = MemoryNode("a"), Detour()
-
-    def make(route: Route) -> asynclock.LockManager:
-        place: Any = MemoryEndpoint("a", node, route)
-        return asynclock.connect(place, restart_guard=False, ttl=60, node_timeout=NODE_TIMEOUT)
-
-    async with make(Route()) as ours, make(detour) as theirs:
+    node, detour = MemoryNode("a"), Way()
+    async with connect([node], Way()) as ours, connect([node], detour) as theirs:
         lease = await ours.lock("a").acquire()
         waiting = asyncio.ensure_future(theirs.lock("a").acquire())
         if refreshed:  # the acquire has another owner than the first, and the same ticket
@@ -184,7 +158,7 @@ async def test_a_ticket_stays_away_though_its_acquire_arrives_late(refreshed: bo
 
 @in_virtual_time
 async def test_what_no_longer_matters_does_not_delay_closing() -> None:
-    nodes, detour = [MemoryNode(name) for name in "abc"], Detour()
+    nodes, detour = [MemoryNode(name) for name in "abc"], Way()
     async with connect(nodes, detour, 60) as ours, connect(nodes, detour, 60) as theirs:
         lease = await ours.lock("a").acquire()
         waiting = asyncio.ensure_future(theirs.lock("a").acquire())

@@ -1,8 +1,16 @@
 """Plans that often do what one rule of the protocol guards against."""
 
+from typing import Any
+
 from tests.simulation.plan import BRIEF_LEASES, MINORITY, STEPS, Plan
 from tests.simulation.world import Nature
 
+BARE: dict[str, Any] = {
+    "names": ("a",),
+    "nodes": (3,),
+    **dict.fromkeys(("floors", "timely", "rising"), False),
+}
+"""Three nodes and one name, of which only different fences are promised."""
 AIMED = (
     Plan(
         "handovers",
@@ -80,50 +88,38 @@ AIMED = (
         2,
         {"crowded": 3.0, "glancing": 1.0},
         faults=("raise_at_one_node_only",),
-        names=("a",),
         tasks=4,
         eagerness=15.0,
         horizon=2.0,
         pace=(2.0, 5.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
         processes=(3,),
         nature=Nature(1, 2, settings={**BRIEF_LEASES, "clock_guard": False}),
+        **BARE,
     ),
     Plan(
         "pairs",
         5,
         {"in_pairs": 1.0},
         faults=("pass_a_node_on",),
-        names=("a",),
         eagerness=12.0,
         horizon=1.0,
         pace=(5.0, 8.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
         processes=(2,),
         nature=Nature(1, 2, settings={"clock_guard": False}),
+        **BARE,
     ),
     Plan(
         "raises",
         3,
         {"glancing": 1.0},
         faults=("hold_up_a_write_back",),
-        names=("a",),
         tasks=1,
         eagerness=10.0,
         horizon=2.0,
         pace=(3.0, 5.0),
-        floors=False,
-        timely=False,
-        rising=False,
-        nodes=(3,),
         processes=(3,),
         nature=Nature(1, 2, settings={"clock_guard": False}),
+        **BARE,
     ),
     Plan(
         "order",
