@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,6 +178,13 @@ class Program:
                 await process.wait()
 
 
+def run_python(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own, and read its output to the end."""
+    begin = "import asyncio, os, signal, subprocess, sys, time\n"
+    command, env = [sys.executable, "-c", begin + script], environment()
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -223,7 +231,6 @@ async def connected(node: LocalServer, wanted: int) -> None:
 
 
 # ---- the program in this process -----------------------------------------------------------------
-
 NODES = ("memory://a", "memory://b", "memory://c")
 Scene = Callable[[], contextlib.AbstractAsyncContextManager[object]]
 

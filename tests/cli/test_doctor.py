@@ -238,8 +238,6 @@ async def test_a_user_who_lacks_what_one_primitive_needs(
 
 
 # ---- TLS -----------------------------------------------------------------------------------------
-
-
 def _expired(folder: Path) -> Certificates:
     """An authority and its certificates, the server's of which ended yesterday."""
     files = make_certificates(folder)
@@ -306,8 +304,6 @@ async def test_tls(program: Program, asynclock_servers: StartServers, tmp_path: 
 
 
 # ---- what it advises -----------------------------------------------------------------------------
-
-
 async def test_what_it_advises_outlives_a_restart(program: Program, tmp_path: Path) -> None:
     """A server with a configuration file: the printed command is run as it stands."""
     binary = shutil.which("redis-server")
@@ -340,8 +336,6 @@ def _fixes(out: str) -> Sequence[str]:
 
 
 # ---- what helps ----
-
-
 def _findings_in_code() -> Iterator[tuple[str, set[str]]]:
     """Texts that the checks name, and the facts that they pass."""
     for file in Path(cli.__path__[0]).glob("*.py"):

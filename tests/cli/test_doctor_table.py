@@ -130,8 +130,6 @@ def matches(seen: list[tuple[str, str, str]], wanted: Sequence[str]) -> None:
 
 
 # ---- clocks, pages and connections ---------------------------------------------------------------
-
-
 class Clock:
     """A clock that jumps by 30 s at some of its readings, or runs at another rate."""
 
@@ -353,6 +351,10 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
     "no lock": (
         Plant(says={"EVALSHA .*-lock": "ERR odd"}),
         ["error cannot-lock: a lock could not be taken: ERR odd"],
+    ),
+    "nothing is tried on a node that is wrong": (
+        Plant({"role": "slave"}, says={"EVALSHA .*-lock": "ERR odd"}),
+        ["error replica"],
     ),
     "no fair lock": (
         Plant(says={"EVALSHA .*-fair_lock": "ERR odd"}),
@@ -613,7 +615,6 @@ def test_a_mistake_is_named_with_its_reason_and_what_fixes_it(
 
 
 # ---- the record ----------------------------------------------------------------------------------
-
 NAMES = [f"memory://{name}" for name in THREE]
 QUICK: dict[str, Any] = {"restart_guard": False, "ttl": 1.0, "max_ttl": 4.0}
 LISTED = "".join(f"id={n} name=asynclock:{n:08x}:w{n:02} age=3\n" for n in range(25))
@@ -691,8 +692,6 @@ def test_what_is_said_of_a_record(case: str, here: Here) -> None:
 
 
 # ---- what is shown -------------------------------------------------------------------------------
-
-
 def test_a_healthy_server_is_shown_and_well(here: Here) -> None:
     told = Plant(says={"SCAN": page(MANY, 1), "MEMORY": 8_000_000}, way=0.0017, ahead=0.5)
     titles, row, *lines = doctor(here, told).out.splitlines()
@@ -863,8 +862,6 @@ def test_on_a_terminal_severities_have_colours_and_a_long_fix_stays_in_its_colum
 
 
 # ---- the trial -----------------------------------------------------------------------------------
-
-
 def scripts_of(said: list[tuple[bytes, ...]]) -> Iterator[tuple[str, str, bool]]:
     """Yield of each script: its first name, its step, and whether it has a ttl of 5 s."""
     for words in said:

@@ -81,8 +81,6 @@ def table(out: str) -> list[list[str]]:
 
 
 # ---- how far nodes agree -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("owners", "support", "note", "agreed"),
     [
@@ -208,7 +206,13 @@ def test_a_table_of_what_each_node_says(here: Here) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", [("inspect", "x"), ("inspect", "--all"), ("top", "--once")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("inspect", "x"), ("inspect", "--all"), ("top", "--once")),
+        ("release", "x", "--force", "--yes"),
+    ],
+)
 def test_it_waits_as_long_for_a_node_as_it_was_asked_to(words: tuple[str, ...], here: Here) -> None:
     """People can wait longer than locks, and not for ever."""
     here(*asked(*words), scene=say("aa?"))
@@ -219,7 +223,6 @@ def test_it_waits_as_long_for_a_node_as_it_was_asked_to(words: tuple[str, ...], 
 
 
 # ---- names, labels and kinds ---------------------------------------------------------------------
-
 LABELS: dict[str, tuple[str | None, int | None, str | None]] = {
     "web-1:77": ("web-1", 77, None),
     "web-1:77:nightly": ("web-1", 77, "nightly"),
@@ -368,8 +371,6 @@ def test_times_have_one_form(words: tuple[str, ...], here: Here) -> None:
 
 
 # ---- who waits -----------------------------------------------------------------------------------
-
-
 def waiting(count: int, key: str = "asynclock:x:#queue", woken: int = 0) -> list[tuple[Any, ...]]:
     """Commands that put this many into a queue, of whom the first ones were told to go."""
     found: list[tuple[Any, ...]] = []
@@ -490,8 +491,6 @@ def test_a_ticket_that_most_nodes_lack_is_left_out(
 
 
 # ---- several kinds and shared state --------------------------------------------------------------
-
-
 async def many_kinds(locks: Locks) -> None:
     assert await locks.lock("a").acquire()
     for _ in range(2):
@@ -573,8 +572,6 @@ def test_a_value_of_something_else_is_no_state(here: Here) -> None:
 
 
 # ---- nodes that refuse ---------------------------------------------------------------------------
-
-
 def refusing(url: str, begin: tuple[bytes, ...], said: str, times: int = 1000) -> None:
     node, left = memory_node(url), [times]
     answer = node.answer
@@ -688,8 +685,6 @@ def test_what_missing_nodes_mean(dead: str, fresh: str, said: str | None, here: 
 
 
 # ---- arguments -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("words", [(), ("x", "--all"), ("x", "y"), ("--wrong",)])
 def test_a_name_or_all_but_not_both(words: tuple[str, ...], here: Here) -> None:
     ended = here(*asked("inspect", *words))

@@ -91,7 +91,6 @@ async def test_the_installed_tools_say_who_they_are_and_hold_up_no_step(
 
 
 # ---- on nodes in memory --------------------------------------------------------------------------
-
 OLD, NEW = NODES, (*NODES, "memory://d")
 THREE, FOUR = ("{" + ", ".join(urls) + "}" for urls in (OLD, NEW))
 

@@ -168,8 +168,6 @@ async def test_a_reader_that_has_enough(program: Program) -> None:
 
 
 # ---- rare cases ----------------------------------------------------------------------------------
-
-
 def fail(error: BaseException) -> Any:
     def call(*_: Any, **__: Any) -> Any:
         raise error

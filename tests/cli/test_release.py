@@ -47,8 +47,6 @@ def release(here: Here, scene: Any, *words: str) -> Outcome:
 
 
 # ---- from whom it is taken -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("owners", "words", "status", "left"),
     [
@@ -118,8 +116,6 @@ def test_every_slot_is_released_or_that_of_one_owner(
 
 
 # ---- nodes that don't answer ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("nodes", "status", "said"),
     [
@@ -148,17 +144,7 @@ def test_nodes_that_have_no_vote_release_all_the_same(here: Here) -> None:
     assert (ended.status, ended.err, nodes.left) == (0, "", [None] * 3)
 
 
-@pytest.mark.parametrize(("words", "seconds"), [((), 1.0), (("--node-timeout", "2"), 2.0)])
-def test_it_waits_for_nodes_as_long_as_asked(
-    words: tuple[str, ...], seconds: float, here: Here
-) -> None:
-    ended = release(here, Nodes(silent="abc"), "--force", "--yes", *words)
-    assert (ended.status, round(here.seconds, 3)) == (69, seconds)
-
-
 # ---- the question --------------------------------------------------------------------------------
-
-
 class Keys(io.StringIO):
     """A person at a terminal who types this."""
 
@@ -196,8 +182,6 @@ def test_it_asks_and_only_a_yes_at_a_terminal_counts(
 
 
 # ---- options and output --------------------------------------------------------------------------
-
-
 def test_what_was_done_as_json(here: Here) -> None:
     ended = release(here, Nodes(ONE, ONE, ONE, silent="c"), "--force", "--yes", "--json")
     outcomes = json.loads(ended.out)["outcomes"]

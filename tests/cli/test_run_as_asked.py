@@ -94,8 +94,6 @@ async def test_refused_with_the_reason(
 
 
 # ---- standard files and the environment ----------------------------------------------------------
-
-
 def test_a_message_that_cannot_be_written_does_not_change_the_status() -> None:
     """Python keeps what it could not write, tries again at its end, and would exit with 120."""
     env = environment()
@@ -169,8 +167,6 @@ WHAT_A_C_PROGRAM_GETS = "print(b'LC_CTYPE=' in open('/proc/self/environ', 'rb').
 
 
 # ---- signals -------------------------------------------------------------------------------------
-
-
 async def test_ctrl_c_at_any_moment_of_the_start(program: Program) -> None:
     """Whatever is being imported, connected or started: no traceback, no key, no orphan."""
     program.use(program.nodes, ttl=60.0, max_ttl=60.0)
@@ -267,8 +263,6 @@ def test_ctrl_c_is_taken_care_of_before_anything_is_imported() -> None:
 
 
 # ---- what the lock is held for -------------------------------------------------------------------
-
-
 async def test_it_waits_for_the_whole_group(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "goes-on"
     script = f"(while [ ! -e {file} ]; do sleep 0.02; done) & exit 4"
@@ -308,8 +302,6 @@ async def test_what_goes_on_outlives_a_slow_release(program: Program, tmp_path: 
 
 
 # ---- what it waits for ---------------------------------------------------------------------------
-
-
 async def test_nodes_that_answer_and_may_not_vote_yet(program: Program) -> None:
     program.use(program.nodes, restart_guard=True, ttl=3600.0, max_ttl=3600.0)
     ended = await program("run", "j", "--timeout", "0", "--", "true")
@@ -320,8 +312,6 @@ async def test_nodes_that_answer_and_may_not_vote_yet(program: Program) -> None:
 
 
 # ---- what is left behind -------------------------------------------------------------------------
-
-
 async def test_a_failed_acquire_leaves_no_key(
     program: Program, asynclock_servers: StartServers
 ) -> None:

@@ -14,13 +14,12 @@ import pytest
 
 from asynclock.cli.child import Child
 
-from .conftest import ASYNCLOCK, PATIENCE, ROOT, Program, environment, until
+from .conftest import ASYNCLOCK, PATIENCE, ROOT, Program, run_python, until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
 
+
 # ---- a caller that ignores the ends of processes -------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "before",
     [
@@ -43,7 +42,6 @@ async def test_a_caller_that_does_not_hear_of_ends(program: Program, before: str
 
 
 # ---- signals and the environment -----------------------------------------------------------------
-
 TELLS = """
 import os, signal, sys
 names = ("HUP", "QUIT", "USR1", "USR2", "TSTP", "INT", "TERM")
@@ -82,8 +80,6 @@ async def test_each_signal_to_us_is_one_to_the_command_unless_we_must_ignore_it(
 
 
 # ---- descriptors ---------------------------------------------------------------------------------
-
-
 @linux
 async def test_the_command_has_the_descriptors_of_our_caller_and_no_other(program: Program) -> None:
     """`asynclock run j cat <(echo hello)` works; no socket or pipe of ours is passed on."""
@@ -114,7 +110,6 @@ async def test_a_command_whose_name_is_not_text(program: Program, tmp_path: Path
 
 
 # ---- zombies -------------------------------------------------------------------------------------
-
 REAPS_NOTHING = """
 import ctypes, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us
@@ -149,7 +144,6 @@ async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
 
 
 AWAY = """
-import os, time
 from asynclock.cli.child import Guardian
 guardian = Guardian()
 end = time.monotonic() + 20
@@ -161,13 +155,10 @@ guardian.close()
 
 
 def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
-    program = [sys.executable, "-c", AWAY]
-    assert subprocess.run(program, env=environment(), check=False, timeout=60).returncode == 0
+    assert run_python(AWAY).returncode == 0
 
 
 # ---- cron ----------------------------------------------------------------------------------------
-
-
 async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
     program: Program, tmp_path: Path
 ) -> None:

@@ -13,14 +13,10 @@ from docker.models.containers import Container
 from asynclock.errors import ConfigurationError
 from asynclock.testing import (
     LocalServer,
-    RedisCluster,
-    SentinelGroup,
     ServerStartError,
     container_image,
-    local_servers,
     make_certificates,
 )
-from tests import patient
 from tests.containers.conftest import containers
 from tests.docs.blocks import ROOT, python_blocks
 
@@ -83,28 +79,6 @@ async def test_a_container_that_the_engine_does_not_end_is_named(image, monkeypa
             with pytest.raises(ConfigurationError, match=r"no such right.*docker rm --force"):
                 await server.kill()
         assert await server.command("PING") == "PONG"
-
-
-async def test_a_lock_over_three_containers_one_of_them_frozen(image):
-    async with local_servers(3, binary=image) as servers:
-        urls = [server.url for server in servers]
-        async with patient.connect(*urls, restart_guard=False) as locks:
-            async with locks.lock("orders:42", timeout=20) as lease:
-                assert lease.held
-            await servers[0].freeze()
-            async with locks.lock("orders:42", timeout=20) as lease:
-                assert lease.held
-
-
-async def test_sentinels(image):
-    async with SentinelGroup(replicas=1, sentinels=3, binary=image) as group:
-        old = group.primary
-        assert await group.fail_over() is not old
-
-
-async def test_a_cluster(image):
-    async with RedisCluster(primaries=3, replicas=1, binary=image) as cluster:
-        assert len(cluster.servers) == 6
 
 
 ORPHAN = """

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from testcontainers.compose import DockerCompose
 
 import asynclock
-from asynclock.testing import ContainerImage, LocalServer, local_servers
+from asynclock.testing import ContainerImage
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers.process import ReservedPort, find_server
 from tests.containers.conftest import containers
@@ -222,16 +222,3 @@ async def test_compose_grants_at_once_and_forgets_no_lease(project: DockerCompos
             assert await strangers.lock("a").try_acquire() is None
             assert await strangers.lock("b").try_acquire()
         assert lease.held
-
-
-@pytest.mark.containers
-@pytest.mark.timeout(240)
-async def test_the_config_of_kubernetes_starts_in_a_container(image: ContainerImage) -> None:
-    settings = without(kubernetes_settings(), "--dir")
-    async with local_servers(3, binary=image, args=settings) as servers:
-        server: LocalServer
-        for server in servers:
-            assert "always" in await server.command("CONFIG", "GET", "appendfsync")
-        urls = [server.url for server in servers]
-        async with asynclock.connect(*urls, restart_guard="disk", node_timeout=1) as locks:
-            await locks.ready(voting=True, timeout=5)

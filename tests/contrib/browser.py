@@ -83,23 +83,6 @@ class Page:
         """Press F5."""
         await self._post("refresh")
 
-    async def turn_to(self, tab: str) -> None:
-        """Act in this tab from now on."""
-        await self._post("window", handle=tab)
-
-    @contextlib.asynccontextmanager
-    async def another_tab(self) -> AsyncIterator[tuple[str, str]]:
-        """Open one more tab until the end, and act in it; yield the first tab and this one."""
-        answer = await self._driver.get(f"/session/{self._session}/window")
-        tabs = answer.json()["value"], (await self._post("window/new", type="tab"))["handle"]
-        await self.turn_to(tabs[1])
-        try:
-            yield tabs
-        finally:
-            await self.turn_to(tabs[1])
-            await self._driver.delete(f"/session/{self._session}/window")
-            await self.turn_to(tabs[0])
-
     async def command(self, name: str, **parameters: Any) -> Any:
         """A command of the browser's own protocol, such as to emulate a dark screen."""
         return await self._post("goog/cdp/execute", cmd=name, params=parameters)

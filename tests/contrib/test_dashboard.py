@@ -30,8 +30,6 @@ async def locks() -> AsyncIterator[asynclock.LockManager]:
 
 
 # ---- who is answered -----------------------------------------------------------------------------
-
-
 async def status(
     settings: dict[str, Any] | None = None,
     *,
@@ -158,7 +156,6 @@ async def test_it_changes_nothing(path: str, method: str) -> None:
 
 
 # ---- what is answered ----------------------------------------------------------------------------
-
 TYPES = {
     "/": "text/html",
     "/page.js": "text/javascript",
@@ -227,8 +224,6 @@ async def test_a_closed_manager_has_no_data(locks: asynclock.LockManager) -> Non
 
 
 # ---- what a picture says -------------------------------------------------------------------------
-
-
 async def test_a_picture_as_a_whole(locks: asynclock.LockManager) -> None:
     async with client_for(locks) as client, locks.lock("jobs") as lease:
         taken = (await client.get("/state")).json()

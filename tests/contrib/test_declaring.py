@@ -42,8 +42,6 @@ async def handler(request: Any, lease: Lease) -> web.Response:
 
 
 # ---- templates -----------------------------------------------------------------------------------
-
-
 def by_router(app: FastAPI) -> None:
     router = APIRouter(prefix="/shops/{shop}")
     router.get(PATH)(endpoint)
@@ -160,8 +158,6 @@ def test_the_rest_of_a_mounted_path_is_no_variable_of_a_lock() -> None:
 
 
 # ---- names and settings --------------------------------------------------------------------------
-
-
 async def name_of(request: Any) -> str:
     return "a"
 
@@ -219,8 +215,6 @@ def test_what_a_setting_may_be(declare: Any, setting: Any) -> None:
 
 
 # ---- functions -----------------------------------------------------------------------------------
-
-
 def test_a_decorated_endpoint_is_read_in_its_own_module() -> None:
     app = with_locks("fastapi")
 
@@ -339,8 +333,6 @@ async def unreached(request: web.Request, lease: Lease) -> web.Response:
 
 
 # ---- routes without a lock -----------------------------------------------------------------------
-
-
 async def test_routes_of_aiohttp_without_a_lock_are_added_as_always() -> None:
     async def plain(_request: web.Request) -> web.Response:
         return web.Response(text="plain")
@@ -391,8 +383,6 @@ async def test_odd_routes_are_left_alone() -> None:
 
 
 # ---- what OpenAPI tells --------------------------------------------------------------------------
-
-
 def described(status: int, kind: str, phrase: str) -> dict[str, Any]:
     """Return what OpenAPI should say of an answer."""
     properties = {

@@ -70,8 +70,6 @@ async def test_200_clients_go_away(start: Start) -> None:
 
 
 # ---- FastAPI -------------------------------------------------------------------------------------
-
-
 @application("fastapi")
 async def test_a_thread_is_waited_for(start: Start) -> None:
     """It can't be interrupted: the lock stays as long as the function runs, client or not."""
@@ -158,8 +156,6 @@ async def test_what_runs_after_the_answer_is_not_ended(start: Start) -> None:
 
 
 # ---- aiohttp: not the server of its tests, which cancels every handler of a client that goes -----
-
-
 async def test_a_client_that_goes_while_its_socket_waits_for_the_lock_leaves_the_queue() -> None:
     entered: list[str] = []
 

@@ -98,8 +98,6 @@ def test_the_function_may_declare_it_under_another_name_or_leave_it_to_a_depende
 
 
 # ---- dependencies --------------------------------------------------------------------------------
-
-
 class Order(BaseModel):
     number: int
 
@@ -205,20 +203,6 @@ def test_a_name_is_made_once_per_request_and_not_under_the_lock_if_it_fails() ->
     assert calls == [42, 404]
 
 
-def test_a_websocket_is_named_after_its_query() -> None:
-    app = with_locks("fastapi")
-
-    @app.websocket("/edit")
-    async def edit(
-        socket: WebSocket, lease: Annotated[Lease, Locked(Depends(of_query), timeout=2)]
-    ) -> None:
-        await socket.accept()
-        await socket.send_text(lease.name)
-
-    with TestClient(app) as client, client.websocket_connect("/edit?n=7") as socket:
-        assert socket.receive_text() == "orders:7"
-
-
 @pytest.mark.parametrize(
     ("made", "status"), [(42, 500), (None, 500), ("", 400), ("a:#b", 400), ("fine", 200)]
 )
@@ -265,8 +249,6 @@ def test_what_cannot_name_a_lock_is_refused_where_it_is_written(wrong: Any) -> N
 
 
 # ---- fences --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "requests"),
     [

@@ -57,7 +57,6 @@ async def say(page: Page, expression: str) -> Any:
 
 
 # ---- each part -----------------------------------------------------------------------------------
-
 CALM: dict[str, Any] = json.loads("""{
     "name": "calm", "kind": "lock", "title": "calm", "part": "", "holder": "host:1", "holders": 1,
     "held": 3700.0, "exact": true, "fence": 77, "remaining": 8.2, "nodes": 3, "agreed": true,
@@ -390,7 +389,6 @@ async def _says_what_is_missing(page: Page, desk: Desk) -> None:
 
 
 # ---- names ---------------------------------------------------------------------------------------
-
 EVIL = "<script>document.title='owned'</script>"
 TRICK = "a\u202egnp.exe\x1b[31m"
 
@@ -431,38 +429,7 @@ async def test_names_cannot_act_in_a_browser(page: Page) -> None:
     assert TOKEN not in html
 
 
-async def test_two_tabs_show_a_lock_each(page: Page) -> None:
-    async with (
-        asynclock.connect(*memory()) as locks,
-        serving(dashboard(locks, token=TOKEN)) as url,
-        locks.lock("one"),
-        locks.lock("two"),
-    ):
-        await page.open(f"{url}/#token={TOKEN}&lock=one")
-        await page.shows("lock-title", "one")
-        async with page.another_tab() as (first, second):
-            await page.open(f"{url}/#token={TOKEN}&lock=two")
-            await page.shows("lock-title", "two")
-            for tab, name in ((first, "one"), (second, "two")):
-                await page.turn_to(tab)
-                await page.reload()  # from its own address, with its own token
-                await page.true("document.getElementById('status').className === 'live'")
-                await has(
-                    page,
-                    {
-                        "location.hash": f"#lock={name}",
-                        "$('lock-title').textContent": name,
-                        "document.title": f"{name} – asynclock",
-                    },
-                )
-            await page.run(PRESS % ("document.body", "Escape"))
-            await page.shows("place", "1–2 of 2")
-            await page.turn_to(first)
-            await has(page, {"location.hash": "#lock=one", "$('lock').hidden": False})
-
-
 # ---- a night -------------------------------------------------------------------------------------
-
 WIDTHS = (390, 900, 1440)
 # Relative luminance and contrast, https://www.w3.org/TR/WCAG22/#contrast-minimum
 CONTRAST = """

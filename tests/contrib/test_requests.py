@@ -173,13 +173,6 @@ async def test_a_lock_that_is_held_is_one_answer_wherever_it_is_taken(
     assert problem(answer) == (423, wanted)
 
 
-@pytest.mark.parametrize("make", [by_fastapi, by_aiohttp])
-async def test_a_route_says_when_to_come_back(make: Any) -> None:
-    async with client_of(make("the route", retry_after=4)) as (client, locks):
-        async with busy("a", locks):
-            assert (await client.get(PATH)).headers["retry-after"] == "4"
-
-
 @pytest.mark.parametrize("retry_after", [0, 7.5])
 async def test_a_route_may_say_it_for_its_own_lock_only(retry_after: float) -> None:
     """Not for another lock that its function asks for."""
@@ -279,8 +272,6 @@ async def test_a_lock_of_the_tests_own_task_names_the_cause(layers: int) -> None
 
 
 # ---- the service of both frameworks --------------------------------------------------------------
-
-
 async def test_a_handler_runs_under_the_lock(start: Start) -> None:
     async with start() as service:
         answers = [await service.client.post("/orders/42/quick") for _ in range(2)]
@@ -338,7 +329,6 @@ async def test_a_body_is_read_under_the_lock(start: Start) -> None:
 
 
 # ---- what has been sent decides ------------------------------------------------------------------
-
 ACCEPT = {"type": "websocket.accept"}
 TEXT = {"type": "websocket.send", "text": "hello"}
 CLOSE = {"type": "websocket.close", "code": 1000}

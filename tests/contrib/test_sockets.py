@@ -3,7 +3,6 @@
 No `from __future__ import annotations` here: FastAPI would not find the names of an inner app.
 """
 
-import asyncio
 from typing import Annotated, Any
 
 import pytest
@@ -87,37 +86,6 @@ async def test_a_websocket_of_aiohttp(caplog: pytest.LogCaptureFixture) -> None:
             end = await socket.receive(timeout=10)
             assert (end.type, end.data, end.extra) == (WSMsgType.CLOSE, 4500, "lease-lost")
     assert not [record for record in caplog.records if record.name.startswith("aiohttp")]
-
-
-def test_a_websocket_inside_a_middleware_with_a_lock() -> None:
-    """Raised outside of the routes, after the handshake: it still closes the socket."""
-    leases: list[Lease] = []
-
-    class Exclusive:
-        def __init__(self, app: Any) -> None:
-            self.app = app
-
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "websocket":
-                await self.app(scope, receive, send)
-                return
-            async with scope["app"].state.asynclock.lock("all") as lease:
-                leases.append(lease)
-                await self.app(scope, receive, send)
-
-    app = sockets_app()
-    app.add_middleware(Exclusive)
-
-    @app.websocket("/quiet")
-    async def quiet(socket: WebSocket) -> None:
-        await socket.accept()
-        await socket.receive_text()
-        lose(leases[0])
-        await asyncio.sleep(60)
-
-    with TestClient(app) as client, client.websocket_connect("/quiet") as socket:
-        socket.send_text("go")
-        assert end_of(socket) == (4500, "lease-lost")
 
 
 async def talk(app: FastAPI, path: str, extensions: Any) -> list[Any]:

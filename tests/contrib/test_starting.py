@@ -61,8 +61,6 @@ def orders_app(framework: str, *nodes: Any, **settings: Any) -> Any:
 
 
 # ---- what is given -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("nodes", "settings", "error", "words"),
     [
@@ -113,8 +111,6 @@ async def test_a_middleware_of_aiohttp_outside_of_ours_is_refused_at_the_start()
 
 
 # ---- setup again, start again --------------------------------------------------------------------
-
-
 async def test_a_second_setup_replaces_the_nodes_until_the_application_runs(framework: str) -> None:
     app = orders_app(framework, "redis://nobody.invalid")
     setup_of(framework)(app, *memory(), contended=423)
@@ -200,8 +196,6 @@ async def test_a_manager_survives_a_second_client(framework: str) -> None:
 
 
 # ---- composed by hand ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", [False, True])
 async def test_a_manager_that_is_composed_by_hand(framework: str, given: bool) -> None:
     """With its settings, or as it was made."""
@@ -281,8 +275,6 @@ async def test_entered_in_one_task_and_left_in_another() -> None:
 
 
 # ---- in tests, as docs/testing.md says -----------------------------------------------------------
-
-
 async def test_a_name_is_busy_by_its_nodes_as_well() -> None:
     nodes = memory()
     async with client_of(orders_app("fastapi", *nodes)) as (client, _):
@@ -304,7 +296,6 @@ def test_overrides_reach_all_ways_to_the_locks() -> None:
 
 
 # ---- a real server -------------------------------------------------------------------------------
-
 SHOP = """
 from fastapi import FastAPI
 from asynclock.contrib.fastapi import locked, setup

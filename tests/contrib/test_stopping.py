@@ -247,8 +247,6 @@ def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
 
 
 # ---- routes without a timeout --------------------------------------------------------------------
-
-
 async def test_routes_without_a_timeout_are_warned_of_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -66,8 +66,6 @@ def safe(seen: Looped) -> None:
 
 
 # ---------------------------------------------------------------- workers
-
-
 @ours
 @pytest.mark.parametrize("count", [2, pytest.param(16, marks=quiet)])
 async def test_workers_take_turns(who: str, nodes: int, count: int) -> None:
@@ -109,8 +107,6 @@ async def test_readers_and_writers_both_get_their_turns(who: str, nodes: int) ->
 
 
 # ---------------------------------------------------------------- web
-
-
 @everybody
 async def test_web_handlers_on_one_hot_name(who: str, nodes: int) -> None:
     async with stage(who, nodes) as there:
@@ -134,8 +130,6 @@ async def test_more_requests_than_the_name_can_serve(who: str, nodes: int) -> No
 
 
 # ---------------------------------------------------------------- cron and jobs
-
-
 @pytest.mark.parametrize(
     ("who", "nodes"), [*ALL, pytest.param("asynclock", 5, marks=pytest.mark.nightly)]
 )
@@ -162,8 +156,6 @@ async def test_a_queue_of_jobs_with_a_lock_per_customer(who: str, nodes: int) ->
 
 
 # ---------------------------------------------------------------- processes and nodes come and go
-
-
 @everybody
 async def test_a_deploy_hands_the_lock_on_at_once(who: str, nodes: int) -> None:
     async with stage(who, nodes, ttl=30.0, max_ttl=30.0, restart_guard=False) as there:

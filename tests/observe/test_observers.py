@@ -21,6 +21,7 @@ from asynclock.fleet import Fleet
 from asynclock.observe import LogEvents
 from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer
+from tests import patient
 from tests.docs.blocks import ROOT
 from tests.tables.inside import renew_now
 from tests.waiting import until
@@ -336,8 +337,6 @@ async def test_losses_by_cause(
 
 
 # ---- logs ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("event", "level"),
     [
@@ -438,8 +437,6 @@ async def test_no_record_has_an_owner_id(
 
 
 # ---- no harm -------------------------------------------------------------------------------------
-
-
 def test_a_failing_observer_is_told_as_an_error_of_the_library(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -477,8 +474,6 @@ def test_an_observer_ends_no_task_and_no_loop(
 
 
 # ---- nodes that are up and give no votes ---------------------------------------------------------
-
-
 async def rejected(locks: asynclock.LockManager) -> bool:
     return locks.nodes()[0].state == "rejected"
 
@@ -499,3 +494,66 @@ async def test_a_node_that_the_record_refuses_counts_as_voting_and_its_acquires_
         assert otel.points("asynclock.acquire.duration") == []
     levels = {record.levelname for record in caplog.records if record.name == "asynclock.fleet"}
     assert "ERROR" in levels
+
+
+# ---- an observer gets all events until it is removed ---------------------------------------------
+class Ear:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def hear(self, event: events.Event) -> None:
+        self.heard.append(type(event).__name__)
+
+
+async def test_an_observer_comes_and_goes(asynclock_nodes: list[LocalServer]) -> None:
+    ear = Ear()
+    urls = [node.url for node in asynclock_nodes]
+    async with patient.connect(*urls, restart_guard=False) as locks:
+        locks.observe(ear.hear)
+        async with locks.lock("a"):
+            pass
+        assert [name for name in ear.heard if name in ("Acquired", "Released")] == [
+            "Acquired",
+            "Released",
+        ]
+        # A bound method is a new object each time it is written down: equal, not the same.
+        locks.unobserve(ear.hear)
+        locks.unobserve(ear.hear)
+        ear.heard.clear()
+        async with locks.lock("a"):
+            pass
+    assert "Acquired" not in ear.heard
+
+
+async def test_a_manager_that_opens_again_keeps_its_observers() -> None:
+    ear = Ear()
+    locks = asynclock.connect("memory://", restart_guard=False)
+    locks.observe(ear.hear)
+    for opened in (1, 2):
+        async with locks, locks.lock("a"):
+            pass
+        assert ear.heard.count("Acquired") == opened
+
+
+async def test_a_manager_that_is_closed_asks_for_no_more_votes() -> None:
+    ear = Ear()
+    async with asynclock.connect("memory://") as others, others.lock("a"):
+        async with asynclock.connect("memory://") as locks:
+            locks.observe(ear.hear)
+            waiting = asyncio.create_task(locks.lock("a").acquire())
+            await until(lambda: "Voted" in ear.heard)
+        await asyncio.wait([waiting])
+    assert ear.heard.count("Voted") == 1
+
+
+def test_an_observer_may_leave_when_it_hears() -> None:
+    ear = Ear()
+
+    def once(_event: events.Event) -> None:
+        observers.remove(once)
+
+    observers = events.Observers([once, ear.hear])
+    observers(events.Event())
+    observers(events.Event())
+    assert ear.heard == ["Event", "Event"]
+    assert observers == [ear.hear]

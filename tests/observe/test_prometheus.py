@@ -140,7 +140,6 @@ def test_each_alert_has_its_section_of_the_runbook() -> None:
 
 
 # ---- each alert, with its fault ------------------------------------------------------------------
-
 Nodes = list[LocalServer]
 Locks = asynclock.LockManager
 CALM, LATER = 20, 40

@@ -195,8 +195,6 @@ def test_one_pattern_is_no_list() -> None:
 
 
 # ---- nodes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("node", "at"),
     [
@@ -251,7 +249,6 @@ def test_votes_are_counted_by_node_and_by_what_it_said(otel: Otel) -> None:
 
 
 # ---- each figure as a whole: what an operator reads beside the number ----------------------------
-
 EVERYTHING: tuple[events.Event, ...] = (
     events.Acquired("a", "owner", 7, 2.5, 0, True),
     events.Renewed("a", "owner", 7, 9.0),
@@ -341,8 +338,6 @@ def test_a_node_that_never_connected_is_not_up(otel: Otel) -> None:
 
 
 # ---- events that come late, or of which it knows nothing -----------------------------------------
-
-
 def test_a_release_after_the_loss_ends_no_second_hold() -> None:
     otel = Otel()
     for event in (

@@ -52,8 +52,6 @@ def noxfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 # ---- the README on the package index -------------------------------------------------------------
-
-
 def text_for_index(source: str | None) -> str:
     text = load("hatch_build").for_index(README, "asynclock", "1.2.3", source)
     assert isinstance(text, str)
@@ -99,7 +97,6 @@ def test_the_index_installs_the_package_not_a_checkout() -> None:
 
 
 # ---- the links on the package index --------------------------------------------------------------
-
 GITHUB = "https://github.com/owner/name"
 
 
@@ -262,8 +259,6 @@ def test_the_picture_of_waiting_tells_the_newest_result() -> None:
 
 
 # ---- the changelog -------------------------------------------------------------------------------
-
-
 SECTION = "## 0.2.0\n\n"
 
 
@@ -335,8 +330,6 @@ def test_the_workflow_runs_each_session_that_nox_runs_by_itself(noxfile: ModuleT
 
 
 # ---- what is installed ---------------------------------------------------------------------------
-
-
 def test_the_docs_list_what_is_installed_with_its_range_and_licence(noxfile: ModuleType) -> None:
     project = noxfile.PROJECT["project"]
     optional = project["optional-dependencies"]
@@ -368,8 +361,6 @@ def test_the_docs_list_what_is_installed_with_its_range_and_licence(noxfile: Mod
 
 
 # ---- the packages --------------------------------------------------------------------------------
-
-
 def test_the_packages_hold_what_they_should_and_are_the_same_each_time(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / folder)]

@@ -164,8 +164,6 @@ SEEN = SENTINEL("REPLICAS")
 
 
 # ---- when they are ready -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "port", "command", "reply"),
     [
@@ -261,8 +259,6 @@ async def test_only_servers_that_run_are_asked(kind: str, port: int, state: str)
 
 
 # ---- how they fail over --------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_the_first_replica_that_runs_takes_the_place_of_a_killed_primary() -> None:
     played = Played("replicas")

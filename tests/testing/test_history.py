@@ -34,7 +34,6 @@ def rules(history, **options) -> list[str]:
 
 
 # ---- each rule, planted --------------------------------------------------------------------------
-
 FROZEN = body(1, 0, 9, until=3.0)
 """A frozen client's body goes on; its lease does not."""
 KILLED = [acquired(1, 0, until=3.0), acquired(1, 2, kind="extended", until=6.0)]
@@ -169,7 +168,6 @@ def test_a_violation_says_whose_bodies_they_were_and_when():
 
 
 # ---- any history ---------------------------------------------------------------------------------
-
 times = st.integers(0, 30).map(float)
 
 
@@ -216,8 +214,6 @@ def test_it_agrees_with_the_definition(history):
 
 
 # ---- the recorder --------------------------------------------------------------------------------
-
-
 class FakeLease:
     name, owner, fence, held = "a", "me", 7, True
 

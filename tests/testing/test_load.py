@@ -21,15 +21,30 @@ class Fenced:
 
 
 class Counting:
-    """Grants at once to anyone, and ends the load after ENOUGH acquires."""
+    """Locks that count their acquires, and end the load after ENOUGH of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
+        self.free = asyncio.Lock()
+        self.ended = False
         monkeypatch.setattr("asynclock.testing.load.time.perf_counter", self.clock)
 
     def clock(self) -> float:
         """An hour has passed after ENOUGH acquires, and a millisecond after each of the others."""
         return self.count / 1000 + 3600 * (self.count >= ENOUGH)
+
+    async def acquire(self, _name: str) -> Fenced:
+        await self.free.acquire()
+        self.count += 1
+        return Fenced(self.count)
+
+    async def release(self, _lease: Fenced) -> None:
+        self.free.release()
+        await asyncio.sleep(0)
+
+
+class NoLock(Counting):
+    """Grants at once to anyone."""
 
     async def acquire(self, _name: str) -> Fenced:
         self.count += 1
@@ -39,7 +54,7 @@ class Counting:
         await asyncio.sleep(0)
 
 
-class Failing(Counting):
+class Failing(NoLock):
     """Refuses every second call."""
 
     async def acquire(self, name: str) -> Fenced:
@@ -49,7 +64,7 @@ class Failing(Counting):
         return lease
 
 
-class Stuck(Counting):
+class Stuck(NoLock):
     """Never answers."""
 
     async def acquire(self, name: str) -> Fenced:
@@ -61,9 +76,19 @@ async def of(subject: Counting, *names: str) -> Load:
     return await run_load(subject, names, 1800.0, grace=0.05, record=True)
 
 
+async def test_a_lock_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = await of(Counting(monkeypatch), "a", "a", "a")
+    assert load.overlaps == 0
+    assert load.unfinished == 0
+    assert not load.errors
+    assert len(load.waits) == len(load.cycles) == len(load.bodies) >= ENOUGH
+    fences = [fence for *_, fence in load.bodies]
+    assert sorted(fences) == list(range(1, len(fences) + 1))
+
+
 async def test_bodies_that_overlap_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await of(Counting(monkeypatch), "a", "a")).overlaps > 0
-    assert (await of(Counting(monkeypatch), "a", "b")).overlaps == 0
+    assert (await of(NoLock(monkeypatch), "a", "a")).overlaps > 0
+    assert (await of(NoLock(monkeypatch), "a", "b")).overlaps == 0
 
 
 async def test_errors_are_counted_by_type_and_no_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +97,7 @@ async def test_errors_are_counted_by_type_and_no_task_ends(monkeypatch: pytest.M
     assert len(load.cycles) == ENOUGH // 2
 
 
-class Broken(Counting):
+class Broken(NoLock):
     """Fails for one name at once, without a moment in which others could go on."""
 
     async def acquire(self, name: str) -> Fenced:

@@ -186,7 +186,6 @@ async def test_a_key_exists_through_its_last_millisecond() -> None:
 
 
 # ---- what is watched, and what is a change -------------------------------------------------------
-
 READS = (
     *("GET k", "get k", "MGET other k", "EXISTS k", "TYPE k", "PTTL k", "HMGET k f", "ZCARD k"),
     *("ZSCORE k m", "ZRANK k m", "ZRANGE k 0 -1", "ZREVRANGE k 0 -1", "ZRANGEBYSCORE k 0 1"),

@@ -15,9 +15,8 @@ from tests.waiting import in_virtual_time
 
 from .clients import VARIABLE, Client, client_of, settled
 
+
 # ---- expiries that are watched -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("own", [False, True])
 @in_virtual_time
 async def test_a_key_that_expires_is_a_change(own: bool) -> None:
@@ -46,8 +45,6 @@ async def test_a_key_that_lives_longer_than_it_seemed_is_watched_until_its_end()
 
 
 # ---- ends ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by_an_operator", [False, True])
 @in_virtual_time
 async def test_a_connection_that_the_node_breaks_is_reset_once(by_an_operator: bool) -> None:
@@ -89,8 +86,6 @@ async def test_what_was_sent_before_a_hang_up_is_executed_without_a_reply_or_a_p
 
 
 # ---- the way -------------------------------------------------------------------------------------
-
-
 class Late(Route):
     """Each piece takes so many seconds, the last one of them all that follow."""
 
@@ -176,8 +171,6 @@ async def test_a_connection_takes_the_route_of_its_endpoint() -> None:
 
 
 # ---- faults --------------------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_frozen_node_executes_in_order_and_once_what_came_meanwhile() -> None:
     node = MemoryNode()
@@ -241,8 +234,6 @@ async def test_a_dead_node_is_named_in_its_refusal() -> None:
 
 
 # ---- what a node says of itself ------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_clock_that_jumps_back_makes_no_uptime_below_zero() -> None:
     node = MemoryNode(clock=lambda: 1_700_000_000.25)
@@ -284,8 +275,6 @@ async def test_what_a_node_says_of_itself(*, durable: bool, says: bytes) -> None
 
 
 # ---- addresses and virtual time ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mark", list("/?#@,"))
 def test_a_name_is_plain(mark: str) -> None:
     with pytest.raises(asynclock.ConfigurationError, match="a plain name"):

@@ -41,8 +41,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 # ---- servers -------------------------------------------------------------------------------------
-
-
 def test_a_server_is_found_and_knows_its_version() -> None:
     binary = find_server()
     assert binary.version >= (6, 2, 0)
@@ -164,8 +162,6 @@ def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(
 
 
 # ---- compilers -----------------------------------------------------------------------------------
-
-
 def test_any_compiler_on_the_path_will_do(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of these names wins. What a compiler that fails says is quoted."""
     monkeypatch.setattr(sys, "platform", "linux")
@@ -184,8 +180,6 @@ def test_any_compiler_on_the_path_will_do(script: Script, monkeypatch: pytest.Mo
 
 
 # ---- containers ----------------------------------------------------------------------------------
-
-
 class Engine(BaseHTTPRequestHandler):
     """Says what it runs on, and has no image."""
 

@@ -34,8 +34,6 @@ def answers(server: LocalServer) -> bool:
 
 
 # ---- life and death ------------------------------------------------------------------------------
-
-
 async def test_start_and_close(binary):
     async with LocalServer(binary=binary) as server:
         assert server.alive
@@ -128,8 +126,6 @@ async def test_stop_then_start():
 
 
 # ---- ways to listen ------------------------------------------------------------------------------
-
-
 async def test_a_server_never_started_says_so():
     server = LocalServer()
     try:
@@ -142,8 +138,6 @@ async def test_a_server_never_started_says_so():
 
 
 # ---- nothing is left behind ----------------------------------------------------------------------
-
-
 def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 

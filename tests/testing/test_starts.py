@@ -26,7 +26,7 @@ from asynclock.testing import (
     servers,
     until,
 )
-from asynclock.testing.servers import ServerAddress, ask, ask_all, process, start_servers
+from asynclock.testing.servers import ServerAddress, ask_all, process, start_servers
 from asynclock.testing.servers.process import ReservedPort, ServerProcess
 from tests.docs.blocks import ROOT
 from tests.waiting import in_virtual_time, until_in_thread
@@ -51,8 +51,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- servers -------------------------------------------------------------------------------------
-
-
 async def test_a_start_that_fails_tells_the_program_its_fate_and_the_end_of_its_log(
     tmp_path: Path,
 ) -> None:
@@ -132,15 +130,6 @@ async def test_servers_that_do_not_start_leave_nothing(
     assert gone == [(False, False)] * (2 if several else 1)
 
 
-async def test_beside_other_users_the_password_is_that_of_the_default_user() -> None:
-    async with LocalServer(password="hush", users=["bob on >b ~* +ping +acl|whoami"]) as server:
-        place = (server.host, server.port, None, None)
-        for login, name in ((("hush",), "default"), (("bob", "b"), "bob")):
-            assert await ask(ServerAddress(*place, login), "ACL", "WHOAMI") == name
-        with pytest.raises(ServerReplyError):
-            await ask(ServerAddress(*place, ("b",)), "PING")
-
-
 async def test_an_error_is_raised_for_one_command_and_returned_among_several() -> None:
     async with LocalServer(password="secret") as server:
         replies = await ask_all(server.endpoint, [("NONSENSE",), ("PING",)])
@@ -188,8 +177,6 @@ async def test_an_odd_server_is_an_error_and_not_an_endless_wait(
 
 
 # ---- what test helpers can't do ------------------------------------------------------------------
-
-
 def test_certificates_are_made_anew_in_a_folder_that_has_some(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     first = make_certificates(folder)
@@ -221,19 +208,11 @@ async def test_a_proxy_speaks_tcp() -> None:
 
 
 # ---- processes and folders -----------------------------------------------------------------------
-
-
 @pytest.fixture
 async def sleeper(tmp_path: Path) -> AsyncIterator[ServerProcess]:
     made = ServerProcess(SLEEP, tmp_path, {})
     yield made
     await made.kill()
-
-
-async def test_a_process_that_goes_on_is_not_gone(sleeper: ServerProcess) -> None:
-    assert not await sleeper.gone(0.01)
-    await sleeper.kill()
-    assert await sleeper.gone(0.01)
 
 
 async def test_without_a_way_to_look_the_signal_is_trusted(
@@ -250,19 +229,6 @@ async def test_a_process_that_another_has_reaped_is_no_longer_waited_for(tmp_pat
     async with asyncio.timeout(5):
         await ended.freeze()
     assert not ended.alive
-
-
-async def test_a_process_has_the_environment_of_the_tests_and_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OF_THE_TESTS", "one")
-    monkeypatch.setenv("OVERRIDDEN", "two")
-    script = 'echo "$OF_THE_TESTS $OVERRIDDEN"; pwd; echo wrong >&2'
-    shell = ServerProcess(["sh", "-c", script], tmp_path, {"OVERRIDDEN": "three"})
-    assert await shell.gone(30)
-    said = (tmp_path / "output.log").read_text().split()
-    here = os.path.realpath(tmp_path)  # noqa: ASYNC240 - a temporary folder
-    assert said == ["one", "three", here, "wrong"]
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -300,8 +266,6 @@ def test_the_end_of_the_tests_kills_what_the_folders_name() -> None:
 
 
 # ---- what is awaited -----------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_condition_that_no_server_can_answer_yet_is_asked_again() -> None:
     """A server that starts refuses connections, then says that it is loading."""
@@ -327,8 +291,6 @@ async def test_a_fault_of_the_test_itself_is_not_waited_out() -> None:
 
 
 # ---- ports ---------------------------------------------------------------------------------------
-
-
 def is_bound(port: int) -> bool:
     with socket.socket() as other:
         try:

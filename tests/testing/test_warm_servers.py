@@ -83,8 +83,6 @@ async def test_a_server_that_cannot_be_renewed_is_not_lent_again(
 
 
 # ---- the plugin ----------------------------------------------------------------------------------
-
-
 def configured(path: str) -> list[Any]:
     """Let the plugin read its option; return what it does at the end of the run."""
     ends: list[Any] = []

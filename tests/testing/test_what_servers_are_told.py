@@ -164,8 +164,6 @@ def test_a_closed_server_leaves_no_folder() -> None:
 
 
 # ---- deployments ---------------------------------------------------------------------------------
-
-
 async def test_servers_that_follow_each_other_are_told_so_and_own_settings_win(
     seven: ServerBinary,
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from asynclock.cli import child
 from asynclock.cli.child import Child, Terminal
-from tests.cli.conftest import PATIENCE, environment
+from tests.cli.conftest import PATIENCE, run_python
 from tests.waiting import in_virtual_time
 
 NUMBER = 4_000_000
@@ -22,8 +22,6 @@ NUMBER = 4_000_000
 
 
 # ---- the terminal --------------------------------------------------------------------------------
-
-
 def test_a_killed_command_leaves_the_modes_of_its_last_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -47,8 +45,6 @@ def test_a_killed_command_leaves_the_modes_of_its_last_start(
 
 
 # ---- the command ---------------------------------------------------------------------------------
-
-
 class Screen:
     """A terminal that notes what is done with it."""
 
@@ -183,22 +179,14 @@ async def test_with_a_command_that_stops_we_stop(
     assert sent == ([(NUMBER, signal.SIGCONT)] if may else [])
 
 
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script that makes a Child, in a process of its own."""
     begin = (
-        "import asyncio, os, signal, subprocess, sys, time\n"
         "from asynclock.cli.child import Child, _prepare\n"
         "def start(*command):\n"
         "    return Child(command, os.environ, whole_group=False, on_fork=lambda _: None)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", begin + script, *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(begin + script)
 
 
 def test_a_command_that_ends_before_we_listen_is_not_waited_for_in_vain() -> None:
@@ -239,8 +227,6 @@ def test_a_command_whose_parent_died_before_it_could_be_told_never_begins() -> N
 
 
 # ---- the terminal --------------------------------------------------------------------------------
-
-
 class Standard:
     """A standard file."""
 

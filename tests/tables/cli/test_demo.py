@@ -25,6 +25,7 @@ from asynclock.cli.demo import (
     Guards,
     Lines,
     Screen,
+    ServiceProcess,
     Store,
     _act,
     _result,
@@ -40,9 +41,8 @@ BAD = Act(1, 4, {0: 3, 1: 1, 2: 0, 3: 2}, 1.25)
 FAULTS = "node 2 of 5 was killed and node 4 frozen half-way"
 RED, GREEN = "\x1b[1;31m", "\x1b[32m"
 
+
 # ---- what is told --------------------------------------------------------------------------------
-
-
 def console(**more: Any) -> Console:
     return Console(file=io.StringIO(), width=100, highlight=False, **more)
 
@@ -141,8 +141,6 @@ def test_the_exit_status_is_that_of_the_last_act(
 
 
 # ---- what an act does ----------------------------------------------------------------------------
-
-
 class Noted:
     """Servers, services, a store and a display that note what happens to them."""
 
@@ -203,9 +201,35 @@ def test_half_way_through_the_last_act_two_nodes_are_broken(orders: int) -> None
     assert not {*played(1, orders), *played(2, orders)} & {*broken}
 
 
+class Process:
+    """A service process that says nothing, and ends only when it is killed."""
+
+    def __init__(self) -> None:
+        self.stdin = self.stdout = self
+        self.closed, self.ended = False, asyncio.Event()
+        self.kill = self.ended.set
+        self.wait = self.ended.wait
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def readline(self) -> bytes:
+        return await asyncio.sleep(3600, b"late")
+
+
+@in_virtual_time
+async def test_a_service_that_is_mute_for_a_minute_is_broken_and_one_that_stays_is_killed() -> None:
+    loop, process = asyncio.get_running_loop(), Process()
+    began, service = loop.time(), ServiceProcess("a", process, Path())  # type: ignore[arg-type]
+    with pytest.raises(DemoError, match="a did not answer within 60 s"):
+        await service.done()
+    assert loop.time() - began == pytest.approx(60.0)
+    await service.end()
+    assert (process.closed, process.ended.is_set()) == (True, True)
+    assert loop.time() - began == pytest.approx(65.0, abs=1.1)
+
+
 # ---- a service -----------------------------------------------------------------------------------
-
-
 async def test_a_service_answers_each_order_until_its_input_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -12,14 +12,12 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import NAMED, digest
 from asynclock._nodes.replicated.acks import Acks
 from asynclock._nodes.wire import Failure
-from asynclock._primitives.kinds import SCRIPTS
 from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock._rules.trust import Trust
 from asynclock.cli import doctor, probe
-from asynclock.cli._settings import Settings
 from asynclock.cli.checks import call, examine
-from asynclock.cli.probe import Probe, Purpose, use_everything
-from asynclock.testing import memory_node, run_virtual
+from asynclock.cli.probe import Probe, Purpose
+from asynclock.testing import run_virtual
 
 GONE = Failure("connection refused")
 PURPOSE = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
@@ -30,7 +28,6 @@ def probed(url: str, **reported: Any) -> Probe:
 
 
 # ---- behind one URL ------------------------------------------------------------------------------
-
 PRIMARY, OTHER = [b"10.0.0.1", b"6380"], [b"10.0.0.2", b"6379"]
 S = "redis+sentinel://:secret@"
 NODES = (
@@ -172,8 +169,6 @@ def test_a_connection_on_the_way_is_closed_and_its_failure_is_an_answer(
 
 
 # ---- other hosts ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("urls", "wanted"),
     [
@@ -261,8 +256,6 @@ def test_clients_that_must_be_started_anew_are_named(
 
 
 # ---- TLS -----------------------------------------------------------------------------------------
-
-
 def refused(code: int) -> ssl.SSLCertVerificationError:
     error = ssl.SSLCertVerificationError("no")
     error.verify_code = code
@@ -320,8 +313,6 @@ def test_a_socket_file_has_no_fault_of_tls() -> None:
 
 
 # ---- clocks --------------------------------------------------------------------------------------
-
-
 def watched(ways: list[tuple[float, float]], seconds: float, rate: float = 0.0) -> Probe:
     """Watch a clock; each request takes the next of these ways there and back, or the last."""
     left = list(ways)
@@ -369,25 +360,3 @@ def test_the_round_trip_is_the_median(trips: list[float], median: float | None) 
 
 
 # ---- the trial -----------------------------------------------------------------------------------
-
-
-def test_it_runs_every_script() -> None:
-    used: set[str] = set()
-    kept: set[int] = set()
-
-    async def play() -> None:
-        node = memory_node("a")
-        answer = node.answer
-
-        def noted(client: Any, words: Any) -> Any:
-            used.add(words[1].decode() if words[0] == b"EVALSHA" else "")
-            kept.update(int(word) for word in words if word.isdigit() and len(word) == 7)
-            return answer(client, words)
-
-        node.answer = noted  # type: ignore[method-assign]
-        settings = Settings(("memory://a",), {"max_ttl": 600.0})
-        assert await use_everything(settings, "memory://a") == {}
-        assert min(kept) > 1_600_000, "milliseconds of a counter, as max_ttl of the services wants"
-
-    run_virtual(play())
-    assert used >= {script.sha for script in SCRIPTS}

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from asynclock import _clock
 from asynclock.cli import child
-from tests.cli.conftest import environment, until
+from tests.cli.conftest import run_python, until
 
 LATER = 1e12
 """A deadline that no test reaches."""
@@ -105,23 +104,10 @@ def test_a_group_that_has_ended_or_is_not_ours_is_no_error(monkeypatch: pytest.M
 
 
 # ---- as a process --------------------------------------------------------------------------------
-
-
 def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script that has a guardian, and read its output to the end."""
-    begin = (
-        "import os, signal, subprocess, sys, time\n"
-        "from asynclock.cli.child import Guardian\n"
-        "guardian = Guardian()\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", begin + script],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    begin = "from asynclock.cli.child import Guardian\nguardian = Guardian()\n"
+    return run_python(begin + script)
 
 
 async def test_a_signal_to_all_our_processes_does_not_end_it() -> None:

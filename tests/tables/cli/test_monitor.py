@@ -26,9 +26,8 @@ NODES = ("memory://a", "memory://b", "memory://c")
 AWAY, NEVER = Failure("no answer"), Failure("NOPERM not you", permanent=True)
 FOREIGN = Failure("WRONGTYPE another kind of value", permanent=True)
 
+
 # ---- what has changed ----------------------------------------------------------------------------
-
-
 def look(*parts: tuple[str, float]) -> Survey:
     """Parts of a name with the seconds that are left of each."""
     return Survey(
@@ -173,7 +172,6 @@ def test_clients_that_nobody_may_list_are_not_none(replies: Any, clients: Any) -
 
 
 # ---- replies -------------------------------------------------------------------------------------
-
 QUEUE, MUTEX, EVENT = KeyRef("a", "queue"), KeyRef("a"), KeyRef("a", "event")
 
 

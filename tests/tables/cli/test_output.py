@@ -35,8 +35,6 @@ def shown_on(
 
 
 # ---- width ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["n" * 30, "日" * 15, "é" * 30, "n" * 29 + "é"])
 def test_a_column_is_as_wide_as_its_longest_text_on_the_screen(name: str) -> None:
     """A wide character takes two places."""
@@ -157,8 +155,6 @@ def test_a_text_of_a_stranger_has_no_markup_and_no_pictures(
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
-
-
 def test_json_has_a_line_per_element_and_only_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"locks": [{"name": "é\u202e"}, {"name": "b"}], "none": [], "held": 2})
     out = capsys.readouterr().out
@@ -173,8 +169,6 @@ def test_json_has_a_line_per_element_and_only_ascii(capsys: pytest.CaptureFixtur
 
 
 # ---- texts ---------------------------------------------------------------------------------------
-
-
 def test_no_mark_that_a_terminal_would_obey_is_left() -> None:
     """Control characters, bidirectional marks, zero width, line ends, halves of characters."""
     control, hidden = "\x00\x07\x1b\x7f\x9b\n\r\t", "\u200b\u200f\u202e\u2066\ufeff"

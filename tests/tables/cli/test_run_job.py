@@ -140,8 +140,6 @@ async def running(ttl: float = 10.0, **wanted: Any) -> AsyncIterator[Run]:
 
 
 # ---- a lease that can't be renewed ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("ttl", "grace"), [(4.0, 1.0), (20.0, 5.0), (60.0, 5.0)])
 @in_virtual_time
 async def test_the_command_gets_time_to_clean_up_and_none_after_the_lease(
@@ -194,8 +192,6 @@ async def test_a_renewed_lease_ends_nothing() -> None:
 
 
 # ---- a lease that was lost -----------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_loss_ends_the_command_at_once_with_a_moment_to_clean_up() -> None:
     async with running(ttl=30.0) as run:
@@ -207,18 +203,6 @@ async def test_a_loss_ends_the_command_at_once_with_a_moment_to_clean_up() -> No
         assert warned - began < 12.0, "when a renewal tells, not when the lease would end"
         assert killed - warned == pytest.approx(0.5)
         assert run.command.waits_for_all
-
-
-@in_virtual_time
-async def test_a_loss_is_told_once(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The library logs it, and its log goes to the same place as our messages."""
-    async with running() as run:
-        await run.lose_the_keys()
-        assert await run.ended() == Status.LOST
-    assert sum("lost the lease" in record.getMessage() for record in caplog.records) == 1
-    assert "was lost" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("on_loss", "status"), [("kill", Status.LOST), ("warn", 3)])
@@ -269,8 +253,6 @@ async def test_a_command_that_was_stopped_goes_on_only_under_the_lock() -> None:
 
 
 # ---- what the command leaves behind --------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_processes_that_go_on_are_told_and_no_longer_watched(
     capsys: pytest.CaptureFixture[str],
@@ -339,8 +321,6 @@ async def test_a_command_that_can_not_start_gives_the_lock_back(
 
 
 # ---- before the command runs ---------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_label_of_a_long_file_name_is_cut() -> None:
     labels: list[str] = []

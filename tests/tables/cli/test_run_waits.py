@@ -37,8 +37,6 @@ def signals() -> Iterator[None]:
 
 
 # ---- before it waits -----------------------------------------------------------------------------
-
-
 class Never:
     """What must not be made."""
 
@@ -104,8 +102,6 @@ def test_settings_from_the_options_and_a_guardian_that_ends_with_us(
 
 
 # ---- the whole way -------------------------------------------------------------------------------
-
-
 async def _whole(
     wanted: RunArguments,
     command: type[Command] = Command,
@@ -187,8 +183,6 @@ async def test_a_signal_ends_the_wait_and_leaves_the_queue(number: signal.Signal
 
 
 # ---- the wait ------------------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
     capsys: pytest.CaptureFixture[str],

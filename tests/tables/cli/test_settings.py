@@ -48,8 +48,6 @@ def written(folder: Path, text: str, name: str = "a.toml") -> Path:
 
 
 # ---- what a file may say -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", VALUES)
 def test_a_file_has_the_settings_of_connect(key: str, tmp_path: Path) -> None:
     found = read(written(tmp_path, f"{key} = {VALUES[key]}\n"))
@@ -92,8 +90,6 @@ def test_a_file_is_utf_8_whatever_the_locale_says(
 
 
 # ---- which one counts ----------------------------------------------------------------------------
-
-
 def test_an_option_beats_the_file_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +159,6 @@ def test_a_password_is_in_no_text_about_the_settings() -> None:
 
 
 # ---- the arguments of `inspect` ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -57,8 +57,6 @@ def monitor_of(leases: list[SeenLease]) -> Monitor:
 
 
 # ---- rows ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("lease", "cells"),
     [
@@ -125,8 +123,6 @@ def test_a_search_looks_at_titles_and_holders_without_case(search: str) -> None:
 
 
 # ---- the screen ----------------------------------------------------------------------------------
-
-
 def monitored(count: int = 9) -> Monitor:
     """A monitor that knows locks whose place in each order is their number, and two nodes."""
     monitor = Monitor()
@@ -265,8 +261,6 @@ def test_what_is_wrong_has_a_colour() -> None:
 
 
 # ---- keys ----------------------------------------------------------------------------------------
-
-
 def shown(*keys: str) -> tuple[str, list[str]]:
     """Return which rows the footer names, and the names of the locks on the screen."""
     lines = screen(*keys)
@@ -381,8 +375,6 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- keys of a terminal --------------------------------------------------------------------------
-
-
 async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, read = [b""], os.read
 
@@ -416,8 +408,6 @@ async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch)
 
 
 # ---- refreshing ----------------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_it_looks_again_after_each_interval_shows_each_key_at_once_and_ends(
     monkeypatch: pytest.MonkeyPatch,

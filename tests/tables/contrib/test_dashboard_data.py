@@ -48,8 +48,6 @@ async def locks() -> AsyncIterator[asynclock.LockManager]:
 
 
 # ---- how often the nodes are asked ---------------------------------------------------------------
-
-
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Give snapshots a clock that stands still: its `now` can be set."""
     made = SimpleNamespace(now=1000.0)
@@ -205,8 +203,6 @@ def test_the_page_waits_for_several_signs_of_life() -> None:
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("asked", "query"),
     [
@@ -229,8 +225,6 @@ def test_a_query_is_read_within_its_bounds(asked: dict[str, str], query: Query) 
 
 
 # ---- what it says --------------------------------------------------------------------------------
-
-
 async def test_the_latest_losses_come_first_and_not_all_are_kept(
     locks: asynclock.LockManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,8 +290,6 @@ def test_a_process_that_was_used_for_locks_shows_its_counts(
 
 
 # ---- rows ----------------------------------------------------------------------------------------
-
-
 def lease(*owners: str | None, name: str = "a", kind: str = "lock", part: str = "") -> SeenLease:
     """Make a lease that one node after the other says an owner has."""
     views = [NodeView("node", one, 5.0 if one else None, 9, None) for one in owners]

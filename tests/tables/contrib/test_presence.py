@@ -185,8 +185,6 @@ async def test_other_connections_have_no_presence() -> None:
 
 
 # ---- aiohttp -------------------------------------------------------------------------------------
-
-
 def transport(*, closing: bool) -> Any:
     return SimpleNamespace(is_closing=lambda: closing)
 
