@@ -1,7 +1,6 @@
 """Breaks a few of five real servers at a time, never a majority, until told to stop."""
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -32,8 +31,6 @@ class Nemesis:
         self.random = random.Random(seed)
         self.settle = settle
         self.done: list[str] = []
-        self.durable: set[int] = set()
-        """Servers that keep what they are told over a restart."""
         self._kinds = [FAULTS[kind] for kind in kinds or FAULTS]
         self._out: dict[int, float] = {}
         self._most = (len(servers) - 1) // 2 if most is None else most
@@ -83,26 +80,6 @@ async def restart(nemesis: Nemesis, number: int) -> None:
 
 
 @_fault
-async def come_back_durable(nemesis: Nemesis, number: int) -> None:
-    """A server without a file is restarted with one, empty; or with the file taken away again."""
-    server = nemesis.servers[number]
-    nemesis.durable ^= {number}
-    durable = "yes" if number in nemesis.durable else "no"
-    settings = ("--appendonly", durable, "--appendfsync", "always")
-    await server.restart(keep_data=False, args=settings)
-
-
-@_fault
-async def flap(nemesis: Nemesis, number: int) -> None:
-    """Down and up again, several times within a ttl."""
-    for _ in range(nemesis.random.randint(2, 4)):
-        await nemesis.servers[number].kill()
-        await asyncio.sleep(nemesis.random.uniform(0.05, 0.5))
-        await nemesis.servers[number].start()
-        await asyncio.sleep(nemesis.random.uniform(0.05, 0.3))
-
-
-@_fault
 async def freeze(nemesis: Nemesis, number: int) -> None:
     await nemesis.servers[number].freeze()
     await nemesis.pause()
@@ -122,12 +99,6 @@ async def flush_scripts(nemesis: Nemesis, number: int) -> None:
 @_fault
 async def kill_clients(nemesis: Nemesis, number: int) -> None:
     await nemesis.servers[number].command("CLIENT", "KILL", "TYPE", "normal")
-
-
-@_fault
-async def debug_sleep(nemesis: Nemesis, number: int) -> None:
-    with contextlib.suppress(OSError):
-        await nemesis.servers[number].command("DEBUG", "SLEEP", "0.6")
 
 
 @_fault
@@ -158,18 +129,6 @@ async def slow(nemesis: Nemesis, number: int) -> None:
     nemesis.proxies[number].delay(0.1, 0.1)
     await nemesis.pause()
     nemesis.proxies[number].heal()
-
-
-@_fault
-async def freeze_client_repeatedly(nemesis: Nemesis, number: int) -> None:
-    """A client process that stands still again and again, each time for less than its ttl."""
-    client = nemesis.clients[number % len(nemesis.clients)]
-    for _ in range(5):
-        if client.poll() is None:
-            os.kill(client.pid, signal.SIGSTOP)
-            await asyncio.sleep(nemesis.random.uniform(0.1, 0.4))
-            os.kill(client.pid, signal.SIGCONT)
-        await asyncio.sleep(0.05)
 
 
 @_fault

@@ -7,7 +7,6 @@ and that wait.
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,16 +40,6 @@ async def traffic(locks: asynclock.LockManager, history: History, stop: asyncio.
             continue
 
 
-def longest_gap(history: History) -> float:
-    """The longest time in which some name was granted to no task, though all names were wanted."""
-    longest = 0.0
-    for name in NAMES:
-        times = sorted(e.at for e in list(history) if e.name == name and e.kind == "acquired")
-        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-        longest = max(longest, *gaps, 0.0)
-    return longest
-
-
 async def failovers(kind: str, rounds: int, folder: Path) -> None:
     stop = asyncio.Event()
     history = History(folder / "history.jsonl")
@@ -75,13 +64,6 @@ async def failovers(kind: str, rounds: int, folder: Path) -> None:
                 await deployment.repair()
             stop.set()
         await stack.aclose()
-    events = list(history)
-    count = sum(event.kind == "acquired" for event in events)
-    lost = sum(event.kind == "lost" for event in events)
-    print(
-        f"{kind}: {rounds} failovers, {count} leases, {lost} lost, "
-        f"longest outage of a name {longest_gap(history):.1f} s"
-    )
     assert check(history) == []
 
 

@@ -19,8 +19,10 @@ import redis.asyncio
 import asynclock
 from asynclock.fencing import FencedRedis, StaleFenceError
 from asynclock.testing import History
-from asynclock.testing.history import Body
 from tests.simulation.sabotage import sabotaged
+
+FORKS = 0.002
+"""The chance of an operation to fork a child."""
 
 
 @dataclass
@@ -36,8 +38,6 @@ class Orders:
     names: list[str]
     tasks: int
     options: dict[str, Any]
-    forks: float = 0.152
-    """The chance of an operation to fork a child, added to 0.15."""
     sabotage: str = ""
 
 
@@ -79,51 +79,14 @@ class Worker:
         began, chance = History.now(), self._random.random()
         ttl = self._random.choice((self._ttl, self._ttl, self._ttl / 2))
         lease = await self._locks.lock(name, timeout=3.0, ttl=ttl).acquire()
-        if chance < 0.05:
-            await self._leave_elsewhere(lease, began)
-            return
         async with lease:
-            with self._history.body(lease, began=began) as body:
-                if chance < 0.15:
-                    await self._extend(lease, body)
-                elif chance < self.orders.forks:
+            with self._history.body(lease, began=began):
+                if chance < FORKS:
                     await self._fork(lease)
                 await self._inside(lease)
             held_to_the_end = lease.held
         if not held_to_the_end:
             self.complaints.write(f"fence {lease.fence} was lost and nobody told\n")
-
-    async def _leave_elsewhere(self, lease: asynclock.Lease, began: float) -> None:
-        """The body and its end are another task's."""
-        await lease.__aenter__()
-
-        async def go_on() -> None:
-            ended = asyncio.ensure_future(lease.wait_lost())
-            try:
-                with self._history.body(lease, began=began):
-                    # Nothing interrupts this task at a loss.
-                    await asyncio.wait([ended], timeout=self._random.expovariate(200.0))
-            finally:
-                ended.cancel()
-                await lease.__aexit__(None, None, None)
-
-        await asyncio.create_task(go_on())
-
-    async def _extend(self, lease: asynclock.Lease, body: Body) -> None:
-        """Ask for another ttl, shorter or longer, and for one that must be refused."""
-        ttl = self._ttl * self._random.uniform(0.2, 1.0)
-        body.extended(History.now() + lease.remaining())
-        try:
-            await lease.extend(ttl)
-        except asynclock.ConfigurationError:  # it would have ended the lease sooner
-            if ttl >= lease.ttl:
-                self.complaints.write(f"a ttl of {ttl:g} s was refused\n")
-        body.extended(History.now() + lease.remaining())
-        try:
-            await lease.extend(self._ttl * 30)
-        except asynclock.ConfigurationError:
-            return
-        self.complaints.write(f"a ttl of {self._ttl * 30:g} s was accepted\n")
 
     async def _fork(self, lease: asynclock.Lease) -> None:
         """A child that ends at once, gives back what it inherits, or closes the manager."""

@@ -33,18 +33,6 @@ async def cancelled(locks: asynclock.LockManager, *, steps: tuple[int, ...]) -> 
         await closing
 
 
-async def cancelled_at_once(locks: asynclock.LockManager) -> None:
-    await cancelled(locks, steps=(1,))
-
-
-async def cancelled_twice(locks: asynclock.LockManager) -> None:
-    await cancelled(locks, steps=(1, 1))
-
-
-async def cancelled_thrice(locks: asynclock.LockManager) -> None:
-    await cancelled(locks, steps=(2, 1, 3))
-
-
 async def in_a_timeout(locks: asynclock.LockManager) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0):
@@ -53,7 +41,11 @@ async def in_a_timeout(locks: asynclock.LockManager) -> None:
 
 @pytest.mark.parametrize(
     "close",
-    [in_a_cancelled_scope, cancelled_at_once, cancelled_twice, cancelled_thrice, in_a_timeout],
+    [
+        in_a_cancelled_scope,
+        *(partial(cancelled, steps=steps) for steps in ((1,), (1, 1), (2, 1, 3))),
+        in_a_timeout,
+    ],
 )
 async def test_interrupted_it_leaves_nothing(
     asynclock_nodes: list[LocalServer], close: Close

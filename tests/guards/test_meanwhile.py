@@ -9,7 +9,6 @@ import pytest
 
 import asynclock
 from tests.engine.virtual_nodes import COUNTER, KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual
-from tests.tables.inside import now
 from tests.waiting import until
 
 Wish = Callable[[Nodes], Awaitable[asynclock.Lease]]
@@ -84,36 +83,3 @@ async def test_a_vote_that_is_won_when_its_lease_is_over_is_no_lease(on: Nodes) 
     loop.now += TTL
     with contextlib.suppress(asynclock.QuorumUnavailableError):
         assert await asking is None
-
-
-@virtual
-async def test_a_turn_of_a_closed_manager_asks_nobody(on: Nodes) -> None:
-    """The turn was given before the manager was closed, and is taken after."""
-    lease = await on.locks.lock("a", handoff="strict").acquire()
-    waiting = start(on.locks.lock("a", handoff="strict").acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    on.freeze()
-    began = now()
-    closing = start(on.locks.aclose())
-    await lease.release()  # hands over: the waiter has its turn
-    with pytest.raises(asynclock.ConfigurationError):
-        await waiting
-    assert now() - began < 0.01
-    await closing
-
-
-@virtual
-async def test_a_fence_that_nobody_takes_is_waited_for_no_longer_than_the_rest(on: Nodes) -> None:
-    await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 30) * 1e6))
-    on.nodes[2].kill()
-    await until(lambda: on.locks.nodes()[2].state == "down")
-    on.ways[1].seconds = 0.2
-    began = now()
-    asking = start(on.locks.lock("a").acquire(timeout=0.5))
-    await until(lambda: on.nodes[1].keys.get(KEY))
-    on.nodes[1].freeze()  # its grant is on the way back
-    with pytest.raises(asynclock.AsyncLockError):
-        await asking
-    assert on.locks.statistics().write_backs == 1
-    assert now() - began < 1.1
-    on.nodes[1].thaw()

@@ -13,7 +13,7 @@ from asynclock.testing import LocalServer, RedisCluster, Replicated, SentinelGro
 from asynclock.testing.topology import follow, in_sync
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
-from tests.waiting import becomes, refused
+from tests.waiting import refused
 
 T = TypeVar("T")
 TTL, CONFIRMED = 1.0, 2.0
@@ -137,22 +137,3 @@ async def test_a_new_primary_waits_until_others_have_stopped_asking_the_old_one(
         waits = [event.seconds for event in seen if isinstance(event, NodeQuarantined)]
     assert waits
     assert min(waits) >= quarantine(TTL + CONFIRMED) - 0.5  # since the mark was left
-
-
-async def test_a_primary_that_was_replaced_meanwhile_is_new_again(
-    elders: Replicated, connect: Connect
-) -> None:
-    """The same process is back, but another server granted in between."""
-    first = elders.primary
-    await seen_before(elders, connect)
-    watcher = connect(*elders.addresses, acks=1, **GUARD)
-    assert await watcher.lock("x").acquire(timeout=20)
-    second = await elders.fail_over(kill=False)
-    async with connect(second.url, acks=1, **GUARD).lock("b", timeout=20):
-        pass
-    await second.command("WAIT", "2", "2000")
-    await second.command("REPLICAOF", first.host, first.port)
-    await first.command("REPLICAOF", "NO", "ONE")
-    elders.primary = first
-    await becomes(lambda: [node.state for node in watcher.nodes()], ["quarantined"], timeout=20)
-    await elders.repair()
