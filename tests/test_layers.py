@@ -19,15 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "asynclock"
 
 # First match wins; the number is the layer. Leaves (observe, testing, …) may use everything.
 LAYERS = [
-    (
-        0,
-        (
-            "asynclock.errors",
-            "asynclock.events",
-            "asynclock._clock",
-            "asynclock._process",
-        ),
-    ),
+    (0, ("asynclock.errors", "asynclock.events", "asynclock._clock", "asynclock._process")),
     (0, ("asynclock._keys", "asynclock._settings")),
     (1, ("asynclock._rules",)),
     (5, ("asynclock._nodes.deployment",)),
@@ -36,13 +28,7 @@ LAYERS = [
     (2, ("asynclock._nodes",)),
     (6, ("asynclock._engine",)),
     (7, ("asynclock._primitives",)),
-    (
-        8,
-        (
-            "asynclock._inspect.survey",
-            "asynclock._inspect.takeback",
-        ),
-    ),
+    (8, ("asynclock._inspect.survey", "asynclock._inspect.takeback")),
     (9, ("asynclock.manager",)),
     (10, ("asynclock._inspect", "asynclock.fleet")),
     (11, ("asynclock",)),

@@ -23,7 +23,6 @@ TRIP = 0.35
 """One round trip fits into a node timeout, two do not."""
 SLACK = 0.05
 """Seconds that virtual time may add; a further round trip takes far longer."""
-Wanted = Callable[[asynclock.LockManager], Any]
 KINDS = kinds(
     *("strict", "one of two", "several"),
     semaphore=lambda locks: locks.semaphore("a", 6),

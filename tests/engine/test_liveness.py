@@ -24,10 +24,7 @@ AT_ONCE = 0.05
 
 OWN: dict[str, tuple[int, Callable[[asynclock.LockManager], tuple[Any, Any]]]] = {
     "fair lock": (1, lambda locks: (locks.fair_lock("a"), locks.fair_lock("a"))),
-    "writer": (
-        2,
-        lambda locks: (locks.rwlock("a").read(), locks.rwlock("a").write()),
-    ),
+    "writer": (2, lambda locks: (locks.rwlock("a").read(), locks.rwlock("a").write())),
     "reader": (1, lambda locks: (locks.rwlock("a").write(), locks.rwlock("a").read())),
 }
 """The number of holders, what they hold, and what a task of the same process waits for."""

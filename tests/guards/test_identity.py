@@ -1,12 +1,10 @@
 """Nodes that are not what the address list says: the same one twice, a replica, an evicting one."""
 
-import asyncio
 import logging
 
 import pytest
 
 import asynclock
-from asynclock.testing import FaultProxy
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
 from tests.waiting import becomes, until
@@ -76,32 +74,6 @@ async def test_a_primary_that_is_demoted_and_promoted_again(
     await _until_state(locks, "quarantined")
     async with locks.lock("a").acquire(timeout=10) as lease:
         assert lease.held
-
-
-async def test_a_primary_that_was_a_replica_for_a_moment(
-    asynclock_servers: StartServers, connect: Connect
-) -> None:
-    """No connection ever met it as a replica: only its refusal of a write tells."""
-    primary, other = await asynclock_servers(2, args=["--hz", "10"])
-    async with FaultProxy(primary) as proxy:
-        locks = connect(proxy.url, ttl=8.0, max_ttl=8.0, node_timeout=2.0)
-        async with locks.lock("a"):
-            pass
-        await primary.command("REPLICAOF", other.host, str(other.port))
-        await primary.command("CONFIG", "RESETSTAT")
-        proxy.delay(0.0, 1.0)
-        asked = asyncio.create_task(locks.lock("a").try_acquire())
-
-        async def executed() -> bool:
-            return "cmdstat_eval" in await primary.command("INFO", "commandstats")
-
-        await until(executed, "the server executes the request", timeout=10)
-        await primary.command("REPLICAOF", "NO", "ONE")  # before the refusal arrives
-        proxy.heal()
-        with pytest.raises(asynclock.AsyncLockError, match="READONLY"):
-            await asked
-        await _until_state(locks, "quarantined")
-        assert "was a replica at the last connection" in locks.nodes()[0].cause
 
 
 async def test_an_evicting_server_is_warned_of_once(

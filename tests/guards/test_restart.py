@@ -165,23 +165,6 @@ async def test_a_node_that_runs_a_long_script_is_met_after_it(
     assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
 
 
-async def test_a_node_that_was_not_durable_before_it_came_back_may_have_forgotten(
-    seasoned: Prepare, connect: Connect
-) -> None:
-    """It comes back with its data, but for what the process before had not saved yet."""
-    servers = await seasoned(3, aof=True)
-    urls = [server.url for server in servers]
-    await connect(*urls, ttl=60, max_ttl=60).lock("a").try_acquire()  # the mark names the process
-    await servers[1].command("CONFIG", "SET", "appendfsync", "everysec")
-    locks = connect(*urls, ttl=60, max_ttl=60)
-    async with locks.lock("b").acquire(timeout=2):
-        pass
-    await until(lambda: locks.nodes()[1].state == "up")
-    await servers[1].restart()
-    await until(lambda: met(servers[1], 2))
-    await until(lambda: locks.nodes()[1].state == "quarantined")
-
-
 D = quarantine(10.0)
 
 

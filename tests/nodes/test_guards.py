@@ -14,19 +14,8 @@ from asynclock.events import NodeQuarantined
 from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route
 from asynclock.testing.memory.commands import ReplyError
-from tests.engine.virtual_nodes import (
-    KEY,
-    Nodes,
-    seconds_until,
-    start,
-    virtual,
-    virtual_single,
-)
-from tests.nodes.virtual_servers import (
-    Server,
-    alone,
-    played_on,
-)
+from tests.engine.virtual_nodes import KEY, Nodes, seconds_until, start, virtual, virtual_single
+from tests.nodes.virtual_servers import Server, alone, played_on
 from tests.tables.inside import now, renew_now
 from tests.waiting import in_virtual_time, until
 

@@ -19,11 +19,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests import patient
-from tests.nodes.virtual_servers import (
-    Server,
-    alone,
-    played_on,
-)
+from tests.nodes.virtual_servers import Server, alone, played_on
 from tests.tables.inside import now
 from tests.waiting import in_virtual_time, until
 

@@ -12,11 +12,7 @@ import pytest
 
 import asynclock
 from tests.engine.virtual_nodes import seconds_until
-from tests.nodes.virtual_servers import (
-    Server,
-    VirtualService,
-    played_on,
-)
+from tests.nodes.virtual_servers import Server, VirtualService, played_on
 from tests.tables.inside import now
 from tests.waiting import until
 

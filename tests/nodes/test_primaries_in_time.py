@@ -9,12 +9,7 @@ import pytest
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import start
-from tests.nodes.virtual_servers import (
-    Server,
-    VirtualService,
-    alone,
-    played_on,
-)
+from tests.nodes.virtual_servers import Server, VirtualService, alone, played_on
 from tests.waiting import in_virtual_time, until
 
 URL, MARK = "redis://p0:6379", "asynclock::#primary"

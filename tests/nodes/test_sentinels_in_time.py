@@ -9,10 +9,7 @@ import pytest
 import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until
-from tests.nodes.virtual_servers import (
-    VirtualService,
-    played_on,
-)
+from tests.nodes.virtual_servers import VirtualService, played_on
 from tests.tables.inside import now
 from tests.waiting import until
 

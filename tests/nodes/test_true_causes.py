@@ -17,11 +17,7 @@ from asynclock.testing import FaultProxy, LocalServer, all_servers, make_certifi
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
-from tests.nodes.virtual_servers import (
-    Server,
-    alone,
-    played_on,
-)
+from tests.nodes.virtual_servers import Server, alone, played_on
 
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"

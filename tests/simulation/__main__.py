@@ -12,9 +12,25 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.simulation.portions import PORTION, portion
 from tests.simulation.records import Findings
 from tests.simulation.scenario import play
+
+PORTION = 50
+"""Seeds that one process plays in a row."""
+
+
+def portion(task: tuple[int, int, str]) -> tuple[int, Counter[str], list[tuple[int, str, str]]]:
+    """Return how many were played, what took place, and (seed, plan, violation) of each failure."""
+    first, count, plan = task
+    counts: Counter[str] = Counter()
+    failed = []
+    for seed in range(first, first + count):
+        found = play(seed, plan)
+        counts += found.counts
+        counts[f"plan {found.plan}"] += 1
+        if found.violations:
+            failed.append((seed, found.plan, found.violations[0]))
+    return count, counts, failed
 
 
 def portions(options: argparse.Namespace) -> Iterator[tuple[int, int, str]]:

@@ -8,14 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asynclock
-from tests.simulation.clients import (
-    NOTHING,
-    be_inside,
-    hold,
-    obtain,
-    operation,
-    pass_through,
-)
+from tests.simulation.clients import NOTHING, be_inside, hold, obtain, operation, pass_through
 from tests.simulation.world import TTL, Process
 
 if TYPE_CHECKING:
