@@ -54,17 +54,6 @@ async def test_a_name_that_nobody_here_has_or_wants_is_forgotten(on: Nodes) -> N
 
 
 @virtual
-async def test_a_turn_in_the_local_queue_is_counted_as_one(on: Nodes) -> None:
-    first = await on.locks.lock("a").acquire()
-    waiting = start(on.locks.lock("a").acquire())
-    await until(lambda: on.locks.statistics().waiting)
-    assert on.locks.statistics().wakeups["turn"] == 0
-    await first.release()
-    await waiting
-    assert on.locks.statistics().wakeups["turn"] == 1
-
-
-@virtual
 async def test_a_try_never_stands_in_the_queue_of_a_node(on: Nodes) -> None:
     """Others would wait for it."""
     await on.ghost()

@@ -70,18 +70,14 @@ async def one_after_the_other(on: Nodes) -> list[str]:
     return seen
 
 
+@pytest.mark.parametrize("others", [0, 20])
 @virtual
-async def test_a_release_and_the_next_task_of_the_process_share_a_command(on: Nodes) -> None:
-    assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
-    await free(on, "a")
-
-
-@virtual
-async def test_they_do_if_this_name_is_all_that_the_process_asks_for(on: Nodes) -> None:
-    for _ in range(20):
+async def test_a_release_and_the_next_task_share_a_command(on: Nodes, others: int) -> None:
+    for _ in range(others):
         async with on.locks.lock("x"):
             pass
     assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
+    await free(on, "a")
 
 
 @virtual_single

@@ -54,7 +54,7 @@ async def test_each_figure_counts_its_own(on: Nodes) -> None:
     figures = locks.statistics()
     assert (figures.held, figures.waiting) == (1, 0)
     assert (figures.acquired, figures.released, figures.lost) == (4, 2, 1)
-    assert (figures.renewed, figures.handovers) == (1, 2)
+    assert (figures.renewed, figures.handovers, figures.wakeups["turn"]) == (1, 2, 3)
     assert locks.waiters() == {}
     assert (theirs.statistics().attempts, theirs.statistics().refused) == (1, 1)
     assert (theirs.statistics().acquired, theirs.statistics().split_votes) == (0, 0)

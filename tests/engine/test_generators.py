@@ -32,15 +32,6 @@ async def test_the_consumer_gets_the_loss(kind: str) -> None:
 
 
 @in_virtual_time
-async def test_a_task_group_reports_the_loss() -> None:
-    async with asynclock.connect("memory://generator-group") as locks:
-        with pytest.raises(BaseExceptionGroup) as raised:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(consume("lock", locks))
-    assert [type(error) for error in raised.value.exceptions] == [asynclock.LeaseLostError]
-
-
-@in_virtual_time
 async def test_a_cancellation_stays_one() -> None:
     async def rows(locks: asynclock.LockManager) -> AsyncIterator[Any]:
         async with locks.lock("a") as lease:

@@ -19,7 +19,7 @@ from tests.engine.virtual_nodes import (
     virtual,
     virtual_single,
 )
-from tests.tables.inside import chance, now
+from tests.tables.inside import now
 from tests.waiting import until
 
 SOON = 0.1 * PATIENCE
@@ -52,18 +52,6 @@ async def test_slots_that_are_freed_at_once_are_taken_at_once(on: Nodes) -> None
             assert await seconds_until(task.done) < SOON
         for task in waiting:
             await task.result().release()
-
-
-@virtual
-async def test_a_refusal_tells_which_other_slot_is_free(on: Nodes) -> None:
-    async with on.connect() as other:
-        await hold(on.locks.semaphore("a", 8), *(slot for slot in range(8) if slot != 5))
-        chance(other, lambda: 0.0)  # the first slot that is asked for is slot 0
-        found = await other.semaphore("a", 8).try_acquire()
-        assert found is not None
-        assert found.part == "5"
-        assert other.statistics().attempts == 2
-        await found.release()
 
 
 @virtual

@@ -65,9 +65,9 @@ def far_nodes(names: str) -> tuple[list[MemoryNode], list[Any]]:
     return servers, [Place(server, TRIP / 2) for server in servers]
 
 
-async def recorded(names: str = "abc") -> tuple[list[MemoryNode], list[Any]]:
+async def recorded(names: str = "abc", make: Any = far_nodes) -> tuple[list[Any], list[Any]]:
     """Such nodes of a fleet with a record."""
-    servers, nodes = far_nodes(names)
+    servers, nodes = make(names)
     async with Fleet(*nodes, **SETTINGS) as fleet:
         await fleet.record()
     return servers, nodes

@@ -1,8 +1,9 @@
 """The steps of a fleet: what they wait for, refuse, leave at the nodes and tell. Virtual time."""
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -41,6 +42,14 @@ Refused = asynclock.ConfigurationError
 
 def fleet_of(nodes: list[Any], **settings: Any) -> Fleet:
     return Fleet(*nodes, **{**SETTINGS, **settings})
+
+
+@contextlib.asynccontextmanager
+async def recorded(nodes: list[Any], **settings: Any) -> AsyncIterator[Fleet]:
+    """Such a fleet, which has a record."""
+    async with fleet_of(nodes, **settings) as fleet:
+        await fleet.record()
+        yield fleet
 
 
 def set_of(state: FleetState) -> NodeSet:
@@ -94,8 +103,7 @@ async def test_each_node_keeps_the_record_and_its_own_name_after_each_step(odd: 
 @in_virtual_time
 async def test_a_node_that_lost_the_record_is_told_it_by_a_call_that_changes_nothing() -> None:
     servers, nodes = pushed("abc")
-    async with fleet_of(nodes) as fleet:
-        await fleet.record()
+    async with recorded(nodes) as fleet:
         await servers[2].command("DEL", RECORD)
         state = await fleet.record()
         assert (state.record, state.lagging) == (NodeSet(1, ABC), ())
@@ -126,8 +134,7 @@ async def test_nothing_stays_connected() -> None:
     async def connected(*wanted: int) -> None:
         await until(lambda: [server.connections for server in servers] == list(wanted))
 
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         await fleet.add(nodes[3])
         await connected(1, 1, 1, 0)
     await connected(0, 0, 0, 0)
@@ -144,8 +151,7 @@ async def test_nothing_stays_connected() -> None:
 @in_virtual_time
 async def test_a_node_is_replaced_in_two_steps_that_may_be_asked_for_again() -> None:
     _, nodes = pushed("abcd")
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         added = set_of(await fleet.add(nodes[3]))
         assert added == NodeSet(2, ABC, ABCD, OPEN)
         assert set_of(await fleet.add(nodes[3])) == added, "an interrupted call is made again"
@@ -158,8 +164,7 @@ async def test_a_node_is_replaced_in_two_steps_that_may_be_asked_for_again() -> 
 
 @in_virtual_time
 async def test_a_replacement_begins_with_the_new_node_and_waits_for_the_end_of_that_step() -> None:
-    async with fleet_of(list(ABC)) as fleet:
-        await fleet.record()
+    async with recorded(list(ABC)) as fleet:
         for _ in range(2):
             record = set_of(await fleet.replace("memory://a", "memory://d"))
             assert record == NodeSet(2, ABC, ABCD, OPEN)
@@ -231,8 +236,7 @@ async def test_a_set_that_only_one_node_knows_of_yet_is_not_overlooked() -> None
     servers, nodes = pushed("abc")
     nodes[2].way.seconds = 0.3
     newer = NodeSet(7, ("memory://c", "memory://x", "memory://y"))
-    async with fleet_of(nodes) as fleet:
-        await fleet.record()
+    async with recorded(nodes) as fleet:
         await servers[2].command(
             "HSET", RECORD, "accepted", LATER, "value", newer.text(), "promised", 1
         )
@@ -266,8 +270,7 @@ async def test_a_node_that_cannot_vote_or_belongs_to_another_fleet_is_not_added(
     fault: Callable[[Server], Awaitable[None]], cause: str
 ) -> None:
     (*_, new), nodes = pushed("abcd")
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         await fault(new)
         with pytest.raises(Refused, match=cause):
             await fleet.add(nodes[3])
@@ -280,8 +283,7 @@ async def test_a_node_that_cannot_vote_or_belongs_to_another_fleet_is_not_added(
 @in_virtual_time
 async def test_the_key_of_a_record_begins_with_the_prefix() -> None:
     (*_, new), nodes = pushed("abcd")
-    async with fleet_of(nodes[:3], prefix="app:") as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3], prefix="app:") as fleet:
         await new.command("HSET", "app::#set", "accepted", LATER, "value", NodeSet(9, ABC).text())
         with pytest.raises(Refused, match="redis-cli DEL 'app::#set'"):
             await fleet.add(nodes[3])
@@ -294,8 +296,7 @@ async def test_one_server_under_two_addresses_is_not_added(silent: bool) -> None
     servers, nodes = pushed("abcd")
     for server in (servers[0], servers[3]) if silent else ():
         server.instead[b"INFO"] = lambda _words: ReplyError("NOPERM no right")
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         if silent:
             assert set_of(await fleet.add(nodes[3])).phase == OPEN
         else:
@@ -307,8 +308,7 @@ async def test_one_server_under_two_addresses_is_not_added(silent: bool) -> None
 @in_virtual_time
 async def test_a_dead_node_is_removed_by_its_name() -> None:
     servers, nodes = pushed("abcd")
-    async with fleet_of(nodes) as fleet:
-        await fleet.record()
+    async with recorded(nodes) as fleet:
         servers[3].kill()
         with pytest.raises(Refused, match="is not one of"):
             await fleet.remove("redis://127.0.0.1:7")
@@ -329,8 +329,8 @@ def test_a_cluster_has_no_set_that_steps_could_change(nodes: tuple[str, ...]) ->
 async def test_an_operator_may_look_at_any_nodes_and_change_only_the_fleets() -> None:
     """The guard is off for the tool itself, which would be refused like any client."""
     _, nodes = pushed("abcd")
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]):
+        pass
     async with fleet_of(nodes, set_guard=True) as other:
         state = await other.show()
         assert state.record is not None
@@ -379,8 +379,7 @@ async def test_connected_clients_of_another_set_are_not_refused_by_surprise() ->
 async def test_a_node_that_others_use_is_not_added_by_surprise(before: bytes, stops: str) -> None:
     (*_, new), nodes = pushed("abcd")
     new.clients = before + b"id=8 addr=h:9 name= flags=t"  # the call's own connection
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         if stops:
             with pytest.raises(Refused, match=rf"^1 connected .*: {stops}; .* \(--force\)"):
                 await fleet.add(nodes[3])
@@ -391,8 +390,7 @@ async def test_a_node_that_others_use_is_not_added_by_surprise(before: bytes, st
 @in_virtual_time
 async def test_where_nobody_may_list_clients_only_force_ends_a_step() -> None:
     servers, nodes = pushed("abcd")
-    async with fleet_of(nodes[:3]) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3]) as fleet:
         await fleet.add(nodes[3])
         for server in servers:
             server.clients = ReplyError("NOPERM no right")
@@ -525,8 +523,7 @@ async def test_a_step_ends_when_no_client_of_the_other_set_can_hold_a_lease(
     """Clients get a second to look at their timers, however short the timeout of a node is."""
     progress: list[str] = []
     _, nodes = pushed("abcd")
-    async with fleet_of(nodes[:3], node_timeout=timeout, progress=progress.append) as fleet:
-        await fleet.record()
+    async with recorded(nodes[:3], node_timeout=timeout, progress=progress.append) as fleet:
         await fleet.add(nodes[3])
         began = now()
         record = set_of(await (fleet.finish() if end == "finish" else fleet.back()))
@@ -560,8 +557,7 @@ async def test_a_young_node_is_added_once_it_can_vote(
     progress: list[str] = []
     _, nodes = pushed("abc")
     young = MemoryNode("d", durable=bool(settings))
-    async with fleet_of(nodes, **settings, progress=progress.append) as fleet:
-        await fleet.record()
+    async with recorded(nodes, **settings, progress=progress.append) as fleet:
         young.born_ago(age)
         began = now()
         record = set_of(await fleet.add(Place(young)))  # type: ignore[arg-type]

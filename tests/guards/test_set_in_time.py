@@ -218,9 +218,7 @@ async def test_a_node_that_was_told_on_a_connection_that_broke_is_told_again() -
 @in_virtual_time
 async def test_a_node_that_forgets_again_and_again_is_told_each_time() -> None:
     """In full: a script's hash that is unknown would be sent again behind the next reading."""
-    servers, nodes = pushed("abc")
-    async with Fleet(*nodes, **SETTINGS) as fleet:
-        await fleet.record()
+    servers, nodes = await recorded("abc", pushed)
     async with client(*nodes):
         for _ in range(3):
             await servers[0].command("DEL", RECORD)
@@ -233,9 +231,7 @@ async def test_a_node_that_forgets_again_and_again_is_told_each_time() -> None:
 
 @in_virtual_time
 async def test_a_node_that_cannot_be_told_is_not_told_without_end() -> None:
-    servers, nodes = pushed("abc")
-    async with Fleet(*nodes, **SETTINGS) as fleet:
-        await fleet.record()
+    servers, nodes = await recorded("abc", pushed)
     await servers[0].command("DEL", RECORD)
     servers[0].instead[b"EVAL"] = lambda _words: ReplyError("ERR not here")
     servers[0].asked.clear()
@@ -306,9 +302,7 @@ async def test_connections_are_named_after_the_set_and_the_client(
     label: str | None, shown: str
 ) -> None:
     """Whatever the order of the nodes."""
-    servers, nodes = pushed("abc")
-    async with Fleet(*nodes, **SETTINGS) as fleet:
-        await fleet.record()
+    servers, nodes = await recorded("abc", pushed)
     for order in (nodes, nodes[::-1]):
         for server in servers:
             server.asked.clear()
@@ -476,9 +470,7 @@ async def test_of_two_strangers_the_one_that_votes_first_is_compared_in_time() -
 async def test_a_node_that_came_back_empty_refuses_no_client_that_has_another_address_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    servers, nodes = pushed("abc")
-    async with Fleet(*nodes, **SETTINGS) as fleet:
-        await fleet.record()
+    servers, nodes = await recorded("abc", pushed)
     servers[2].restart(keep_data=False)
     async with client(*nodes[:2], Place(servers[2], name="tunnel")) as locks:
         assert states(locks) == ["up", "up", "quarantined"]
