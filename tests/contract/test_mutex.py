@@ -83,17 +83,13 @@ async def test_timeout_says_who_has_it(connect: Connect, of: Kind) -> None:
 async def test_a_waiter_gets_it_when_it_is_released(connect: Connect, of: Kind) -> None:
     here, there = connect(), connect()
     first = await of(here).acquire()
-    waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
+    waiter = asyncio.create_task(of(there, timeout=PATIENCE).acquire())
     await waits(there)
     assert not waiter.done()
     await first.release()
     second = await waiter
     assert second.fence > first.fence
     await second.release()
-
-
-async def _acquire(lock: Any) -> Any:
-    return await lock.acquire()
 
 
 AT_LEAST = 5.0
@@ -108,7 +104,7 @@ async def test_it_rests_after_a_release(face: Face, connect: Connect, of: Kind) 
     now = asyncio.get_running_loop().time
     begin = now()
     async with of(here, at_least=AT_LEAST) as lease:
-        ours = asyncio.create_task(_acquire(of(here, timeout=PATIENCE)))
+        ours = asyncio.create_task(of(here, timeout=PATIENCE).acquire())
         await until(lambda: here.statistics().waiting == 1, "the other task waits")
     assert await lease.release() is True
     assert not await lease.check()
@@ -134,7 +130,7 @@ async def test_a_detached_lease_is_resumed_once(face: Face, connect: Connect, of
                 await lease.detach()
             assert lease.held
             return
-        waiting = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
+        waiting = asyncio.create_task(of(there, timeout=PATIENCE).acquire())
         await waits(there)
         ticket = await lease.detach()
         assert not lease.held
@@ -308,15 +304,11 @@ async def test_many_tasks_never_overlap(connect: Connect, handoff: bool, of: Kin
 
 async def test_left_in_another_task_than_entered(locks: asynclock.LockManager, of: Kind) -> None:
     lease = await of(locks).acquire()
-    entered = asyncio.create_task(_enter(lease))
+    entered = asyncio.create_task(lease.__aenter__())
     await entered
     assert lease.held
     await lease.__aexit__(None, None, None)
     assert not lease.held
-
-
-async def _enter(lease: asynclock.Lease) -> None:
-    await lease.__aenter__()
 
 
 async def test_waiting_for_oneself_is_an_error(locks: asynclock.LockManager, of: Kind) -> None:
@@ -402,7 +394,7 @@ async def test_a_holder_is_asked_and_its_lock_is_taken_back(connect: Connect, of
     with pytest.raises(asynclock.ConfigurationError, match="label"):
         await there.release_held("a", owner=label)
     assert not await there.release_held("a", owner="0" * 32)
-    waiter = asyncio.create_task(_acquire(of(there, timeout=PATIENCE)))
+    waiter = asyncio.create_task(of(there, timeout=PATIENCE).acquire())
     await waits(there)
     owner = (await of.inspect(there)).owner
     assert owner is not None

@@ -76,7 +76,7 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
             async with locks.lock("warm", timeout=20):
                 pass
             await group.replicas[0].freeze()
-            trying = asyncio.create_task(_acquire(locks))
+            trying = asyncio.create_task(locks.lock("a").acquire())
 
             async def granted() -> bool:
                 return bool(await group.primary.command("EXISTS", "asynclock:a"))
@@ -86,10 +86,6 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
             trying.cancel()
             await asyncio.wait([trying])
         assert await group.primary.command("EXISTS", "asynclock:a", "asynclock:warm") == 0
-
-
-async def _acquire(locks: asynclock.LockManager) -> None:
-    await locks.lock("a").acquire()
 
 
 async def test_a_silent_node_holds_up_no_close(asynclock_nodes: list[LocalServer]) -> None:

@@ -210,9 +210,7 @@ async def test_a_call_that_is_over_is_not_asked_for_alone(on: Nodes) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @virtual
-async def test_a_call_that_is_closed_before_the_tick_ends_is_never_sent(
-    on: Nodes, kind: str
-) -> None:
+async def test_a_call_closed_before_the_tick_ends_is_never_sent(on: Nodes, kind: str) -> None:
     seen = listen(on.nodes[0])
     call = KINDS[kind](on.locks, "a")
     call.send(None)
@@ -330,9 +328,7 @@ async def test_releases_that_a_node_did_not_answer_are_sent_again(on: Nodes) -> 
 
 
 @virtual
-async def test_a_stalled_node_gets_no_release_of_a_lease_that_it_was_not_asked_for(
-    on: Nodes,
-) -> None:
+async def test_a_stalled_node_gets_no_release_of_a_lease_it_was_not_asked_for(on: Nodes) -> None:
     granted = await together(on, "ab")
     on.nodes[0].freeze()
     asked = await together(on, "cd")

@@ -87,9 +87,7 @@ async def everywhere(make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
 
 
 @each_call
-async def test_everything_that_takes_a_coroutine_takes_it(
-    locks: asynclock.LockManager, call: Call
-) -> None:
+async def test_what_takes_a_coroutine_takes_it(locks: asynclock.LockManager, call: Call) -> None:
     await everywhere(lambda: call(locks))
     assert locks.leases() == ()
 

@@ -157,7 +157,7 @@ async def test_a_turn_that_comes_near_the_end_changes_nothing(kind: str) -> None
         on.slow(1.5 / 2)
         waiting = asyncio.create_task(attempt(lock, 2.5))
         await asyncio.sleep(2.3)
-        releasing = asyncio.create_task(give_back(lease))
+        releasing = asyncio.create_task(lease.release())
         found, took = await waiting
         assert isinstance(found, asynclock.AcquireTimeoutError)
         assert took < 2.5 + SLACK
@@ -251,10 +251,6 @@ async def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage() -> None:
         began = now()
         assert await locks.event("a").wait(timeout=11) is False
         assert now() - began < 11 + SLACK
-
-
-async def give_back(lease: asynclock.Lease) -> None:
-    await lease.release()
 
 
 @virtual

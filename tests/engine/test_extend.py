@@ -101,7 +101,7 @@ async def test_a_lease_outlives_its_max_hold_only_by_its_first_ttl(
 
 
 @virtual
-async def test_what_would_end_the_lease_sooner_is_refused(
+async def test_what_ends_the_lease_sooner_is_refused(
     on: Nodes, locks: asynclock.LockManager
 ) -> None:
     """To end it is what `release` is for. A shorter ttl that ends later is taken."""

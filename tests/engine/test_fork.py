@@ -62,9 +62,7 @@ async def test_nor_does_one_that_leaves_the_event_loop(asynclock_nodes: list[Loc
     assert parent == {"child": 7, **UNTOUCHED}
 
 
-async def test_nor_does_one_that_inherits_tls(
-    asynclock_nodes: list[LocalServer], tmp_path: Path
-) -> None:
+async def test_nor_does_one_with_tls(asynclock_nodes: list[LocalServer], tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     async with tls_in_front(asynclock_nodes[0], certificates) as (port, _):
         url = f"rediss://localhost:{port}?ssl_ca_certs={quote(str(certificates.ca))}"

@@ -115,9 +115,7 @@ async def test_a_task_says_its_place_among_those_of_its_process(on: Nodes) -> No
 
 
 @virtual
-async def test_tasks_of_one_process_say_who_has_the_name_that_one_of_them_waits_for(
-    on: Nodes,
-) -> None:
+async def test_tasks_of_one_process_say_who_has_the_name_that_one_waits_for(on: Nodes) -> None:
     """Both know the message, and so does a task behind one that waits without a timeout."""
     message = "40 %\x1b[2J" + "x" * 190
     async with on.connect(label="theirs") as theirs:

@@ -68,9 +68,7 @@ async def test_a_closed_coroutine_gives_its_lease_back(on: Nodes) -> None:
 
 @pytest.mark.parametrize("end", ["lost", "released"])
 @virtual
-async def test_a_coroutine_that_is_closed_after_its_lease_ended_ends_nothing(
-    on: Nodes, end: str
-) -> None:
+async def test_a_coroutine_closed_after_its_lease_ended_ends_nothing(on: Nodes, end: str) -> None:
     seen, before = complaints(), on.locks.statistics().released
     lease = await on.locks.lock("a").acquire()
     await lease.__aenter__()

@@ -588,9 +588,7 @@ async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: N
 
 
 @virtual
-async def test_a_lease_that_is_not_renewed_passes_to_no_call_that_wants_it_renewed(
-    on: Nodes,
-) -> None:
+async def test_a_lease_that_is_not_renewed_passes_to_no_call_that_wants_renewal(on: Nodes) -> None:
     first = await on.locks.lock("a", renew=False).acquire()
     waiting = start(on.locks.lock("a").acquire())
     await until(lambda: on.locks.statistics().waiting == 1, "it waits")

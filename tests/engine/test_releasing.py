@@ -116,9 +116,7 @@ async def test_a_loss_tells_how_long_the_lease_was_held_that_was_lost(on: Nodes)
 
 
 @virtual
-async def test_an_outage_is_no_refusal_of_releases(
-    on: Nodes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_outage_refuses_no_releases(on: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     lease = await on.locks.lock("a").acquire()
     on.nodes[0].freeze()
     await lease.release()

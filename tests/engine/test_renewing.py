@@ -272,9 +272,7 @@ async def test_an_error_that_renewals_get_is_shown_until_they_succeed(on: Nodes)
 
 
 @virtual
-async def test_a_connection_that_broke_during_a_renewal_says_nothing_about_the_next(
-    on: Nodes,
-) -> None:
+async def test_a_connection_that_broke_in_a_renewal_says_nothing_about_the_next(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     on.ways[0].seconds = 0.3
     extending = start(lease.extend())
@@ -298,9 +296,7 @@ async def test_no_renewal_is_put_off_for_a_node_that_will_vote_soon(on: Nodes) -
 
 
 @virtual
-async def test_a_deleted_key_is_noticed_at_once_and_counts_once_a_majority_lacks_it(
-    on: Nodes,
-) -> None:
+async def test_a_deleted_key_is_noticed_at_once_and_counts_once_most_lack_it(on: Nodes) -> None:
     sizes, lease = batches(on.nodes[2]), await on.locks.lock("a").acquire()
     await lease.extend()
     await on.nodes[0].command("DEL", KEY)

@@ -174,9 +174,7 @@ async def test_a_refusal_and_a_win_are_told_whole(on: Nodes) -> None:
 
 
 @virtual
-async def test_a_call_that_is_refused_its_turn_by_its_deadline_names_the_holder_here(
-    on: Nodes,
-) -> None:
+async def test_a_call_refused_its_turn_by_its_deadline_names_the_holder_here(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     found = await error(start(on.locks.lock("a").acquire(timeout=0.5)))
     assert type(found) is asynclock.AcquireTimeoutError
@@ -297,9 +295,7 @@ async def test_a_release_while_the_next_waiter_is_being_cancelled_goes_to_nobody
 
 
 @virtual
-async def test_the_one_behind_a_waiter_that_is_being_cancelled_gets_its_own_terms(
-    on: Nodes,
-) -> None:
+async def test_the_one_behind_a_waiter_being_cancelled_gets_its_own_terms(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     waiting, other = (start(on.locks.lock("a", ttl=ttl).acquire()) for ttl in (TTL, TTL / 2))
     await until(lambda: on.locks.statistics().waiting == 2)

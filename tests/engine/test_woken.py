@@ -99,9 +99,7 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(
 
 
 @virtual
-async def test_a_release_wakes_a_task_of_the_same_process_that_wants_several_names(
-    on: Nodes,
-) -> None:
+async def test_a_release_wakes_a_task_of_its_process_that_wants_several_names(on: Nodes) -> None:
     """It stands in no queue, and servers push nothing to the connection that made the change."""
     held = await on.locks.lock("a").acquire()
     before = on.locks.statistics().refused
@@ -114,9 +112,7 @@ async def test_a_release_wakes_a_task_of_the_same_process_that_wants_several_nam
 
 
 @virtual
-async def test_an_attempt_at_several_names_that_failed_wakes_a_waiter_of_the_same_process(
-    on: Nodes,
-) -> None:
+async def test_a_failed_attempt_at_several_names_wakes_a_waiter_of_its_process(on: Nodes) -> None:
     await on.ghost()
     async with on.connect() as other:
         first = await line_up(other.lock("a"), other)
@@ -146,9 +142,7 @@ async def test_a_grant_is_no_reason_for_the_next_waiter_to_ask(on: Nodes) -> Non
 
 
 @virtual
-async def test_a_name_that_nobody_waited_for_stays_in_the_process_for_a_tenth_of_a_second(
-    on: Nodes,
-) -> None:
+async def test_a_name_that_nobody_waited_for_stays_in_the_process_for_a_moment(on: Nodes) -> None:
     """A turn is much shorter, but begins only when a process knows that others wait."""
     lock, left = on.locks.lock("a"), 100
 
@@ -174,9 +168,7 @@ async def test_a_name_that_nobody_waited_for_stays_in_the_process_for_a_tenth_of
 
 
 @virtual
-async def test_the_first_in_line_notices_a_release_at_once_though_the_holder_renews(
-    on: Nodes,
-) -> None:
+async def test_the_first_in_line_notices_a_release_at_once_though_holders_renew(on: Nodes) -> None:
     """It watches the name, too, and each renewal changes that."""
     permits, ttl, holders = 8, 2.0, AsyncExitStack()
     async with holders, on.connect() as other:
@@ -293,9 +285,7 @@ async def test_a_release_of_several_names_wakes_all_whose_queue_is_one(on: Nodes
 
 
 @virtual_single
-async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_the_same_process(
-    on: Nodes,
-) -> None:
+async def test_a_leave_that_is_sent_again_hands_over_to_a_waiter_of_its_process(on: Nodes) -> None:
     """Its reply says whom it woke, but a waiter that connects again asks anyway."""
     lock = on.locks.fair_lock("a")
     async with on.connect() as other:

@@ -346,9 +346,7 @@ async def test_only_a_fleet_is_told_that_it_has_no_record(
 
 
 @in_virtual_time
-async def test_a_client_with_the_guard_off_is_not_compared(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_client_without_the_guard_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
     _, nodes = await recorded()
     caplog.clear()
     caplog.set_level(logging.INFO, "asynclock.fleet")
@@ -500,9 +498,7 @@ async def test_a_client_is_not_refused_before_it_has_met_the_node_that_decides(
 
 
 @in_virtual_time
-async def test_a_node_that_is_away_is_compared_when_it_is_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_node_that_was_away_is_compared_once_back(caplog: pytest.LogCaptureFixture) -> None:
     """Its address may lead to the right node again."""
     servers, nodes = await recorded()
     servers[2].restart(keep_data=False)

@@ -118,9 +118,7 @@ async def test_a_timeout_at_the_call_is_checked_too() -> None:
         locks.lock("a").acquire(timeout=-1)
 
 
-async def test_settings_of_a_client_are_read_and_it_is_left_alone(
-    asynclock_servers: StartServers,
-) -> None:
+async def test_a_client_gives_settings_and_is_left_alone(asynclock_servers: StartServers) -> None:
     (server,) = await asynclock_servers(1, password="right")
     client = redis.asyncio.Redis(host="127.0.0.1", port=server.port, password="right", db=3)
     async with asynclock.connect(client) as locks, locks.lock("a") as lease:

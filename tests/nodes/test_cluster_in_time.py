@@ -310,9 +310,7 @@ async def test_a_new_primary_is_asked_once_most_others_confirm_it(
 
 
 @played_on(VirtualCluster)
-async def test_a_primary_that_was_demoted_is_replaced_soon_and_no_mistake(
-    cluster: VirtualCluster,
-) -> None:
+async def test_a_demoted_primary_is_replaced_soon_and_no_mistake(cluster: VirtualCluster) -> None:
     cluster.primaries[0].info["role"] = "slave"
     async with connect(cluster) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError, match="c0:7000: it is a replica"):
@@ -374,9 +372,7 @@ async def test_a_cluster_votes_when_its_last_server_does(cluster: VirtualCluster
 
 
 @played_on(VirtualCluster)
-async def test_a_server_that_may_evict_keys_is_refused_in_a_cluster_as_well(
-    cluster: VirtualCluster,
-) -> None:
+async def test_a_server_that_evicts_is_refused_in_a_cluster_too(cluster: VirtualCluster) -> None:
     cluster.primaries[2].info = {"maxmemory": 1000, "maxmemory_policy": "allkeys-lru"}
     locks = connect(cluster, strict=True)
     with pytest.raises(asynclock.ConfigurationError, match="evict"):

@@ -58,9 +58,7 @@ async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
 
 
 @played_on(VirtualCluster)
-async def test_after_a_slot_has_moved_its_new_server_is_asked_first(
-    cluster: VirtualCluster,
-) -> None:
+async def test_after_a_slot_moved_its_new_server_is_asked_first(cluster: VirtualCluster) -> None:
     """At once, before the next view."""
     source, target = cluster.primaries[:2]
     async with connect(cluster) as locks:
@@ -266,9 +264,7 @@ async def test_a_close_waits_for_the_server_that_a_release_needs(
 
 
 @played_on(VirtualCluster)
-async def test_closing_a_manager_that_never_met_its_cluster_takes_no_time(
-    cluster: VirtualCluster,
-) -> None:
+async def test_closing_what_never_met_its_cluster_takes_no_time(cluster: VirtualCluster) -> None:
     """Each command is answered at once; no task stays, not even of a server that is frozen."""
     cluster.tell([])
     cluster.primaries[0].freeze()

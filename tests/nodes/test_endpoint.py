@@ -122,9 +122,7 @@ def test_a_manager_shows_its_nodes_and_no_login() -> None:
     assert repr(locks) == "<LockManager on a:1, b:2, c:3>"
 
 
-async def test_a_socket_file_is_connected_to(
-    asynclock_servers: StartServers, tmp_path: Path
-) -> None:
+async def test_a_socket_file_is_reached(asynclock_servers: StartServers, tmp_path: Path) -> None:
     (server,) = await asynclock_servers(1, password="right")
     path = tmp_path / "socket"
 

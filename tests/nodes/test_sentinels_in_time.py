@@ -94,9 +94,7 @@ async def test_another_primary_is_followed_within_a_poll(
 
 
 @played_on(VirtualService)
-async def test_sentinels_that_fail_for_a_moment_cost_no_confirmation(
-    service: VirtualService,
-) -> None:
+async def test_sentinels_that_fail_a_moment_cost_no_confirmation(service: VirtualService) -> None:
     """They are asked again soon, and once they answer no more often than before."""
     polls = noting(service)
     async with connect(service) as locks:

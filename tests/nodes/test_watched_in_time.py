@@ -119,9 +119,7 @@ async def test_a_primary_is_confirmed_from_the_question_on(on: Any, connecting: 
 
 
 @on_both
-async def test_a_grant_that_is_told_after_the_confirmation_has_ended_does_not_count(
-    on: Any,
-) -> None:
+async def test_a_grant_that_is_told_after_the_confirmation_ended_does_not_count(on: Any) -> None:
     """By then another server may be the primary. What is held can be given back all the same."""
     async with connect(on, node_timeout=8.0, ttl=60, max_ttl=60) as locks:
         await met(locks)

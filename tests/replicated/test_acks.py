@@ -34,9 +34,7 @@ async def test_a_grant_is_on_the_replicas_when_it_counts(
     assert await left(group) == []
 
 
-async def test_all_means_all_and_says_how_many_were_missing(
-    group: Replicated, connect: Connect
-) -> None:
+async def test_all_means_all_and_says_what_is_missing(group: Replicated, connect: Connect) -> None:
     locks = connect(*group.addresses, acks="all", ttl=60, max_ttl=60, restart_guard=False)
     assert await locks.lock("a").acquire(timeout=20)
     await group.replicas[0].freeze()

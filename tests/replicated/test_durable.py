@@ -26,9 +26,7 @@ async def saving(topologies: Topologies) -> Replicated:
     return group
 
 
-async def test_a_grant_outlives_the_death_of_all_at_once(
-    saving: Replicated, connect: Connect
-) -> None:
+async def test_a_grant_outlives_the_death_of_all(saving: Replicated, connect: Connect) -> None:
     locks = connect(*saving.addresses, acks="all", durable=True, ttl=60, restart_guard=False)
     lease = await locks.lock("a").acquire(timeout=20)
     await asyncio.gather(*(server.kill() for server in saving.servers))

@@ -127,9 +127,7 @@ async def test_a_client_that_is_cut_off_with_the_old_primary_stops(
     await service.failed_over(old)
 
 
-async def test_sentinels_and_servers_with_passwords(
-    topologies: Topologies, connect: Connect
-) -> None:
+async def test_sentinels_and_servers_with_logins(topologies: Topologies, connect: Connect) -> None:
     group = await topologies.get("password", lambda: SentinelGroup(1, 1, password="geheim:@/"))
     (watcher,) = group.sentinels
     address = group.addresses[0]
