@@ -174,11 +174,8 @@ async def test_a_task_in_the_block_of_several_names_cannot_wait_for_one_of_them(
 
 @virtual
 async def test_each_task_in_a_block_of_a_reentrant_lock_would_wait_for_itself(on: Nodes) -> None:
-    lock, inside, done = (
-        on.locks.reentrant_lock("a", inherit=True),
-        asyncio.Event(),
-        asyncio.Event(),
-    )
+    lock = on.locks.reentrant_lock("a", inherit=True)
+    inside, done = asyncio.Event(), asyncio.Event()
 
     async def child() -> None:
         async with lock:

@@ -575,10 +575,8 @@ async def test_a_downgrade_in_a_turn_notices_that_the_write_lease_was_lost(on: N
     """Only the replies to the writer's release show it."""
     async with on.connect(turn=60.0) as ours, on.connect() as other:
         lock, blocking = ours.rwlock("a"), await on.locks.rwlock("a").write().acquire()
-        mine, waiting = (
-            await line_up(lock.write(), ours),
-            await line_up(other.rwlock("a").write(), other),
-        )
+        mine = await line_up(lock.write(), ours)
+        waiting = await line_up(other.rwlock("a").write(), other)
         await blocking.release()
         writer = await mine
         await forget(on, KEY + b":#write")

@@ -5,14 +5,15 @@ import asyncio
 import pytest
 
 import asynclock
-from tests.nodes.virtual_servers import Server, reach
+from tests.nodes.virtual_servers import Server, played_on, reach
 from tests.waiting import in_virtual_time, until
 
+Three = tuple[Server, asynclock.LockManager]
 LEASES = 20
 NODE_TIMEOUT = 0.1
 
 
-def three(patch: pytest.MonkeyPatch, ttl: float = 60.0) -> tuple[Server, asynclock.LockManager]:
+def three(patch: pytest.MonkeyPatch, ttl: float = 60.0) -> Three:
     """Return a server that keeps its data, and a manager of it and two others."""
     servers = [Server(f"p{number}", 6379) for number in range(3)]
     reach(patch, servers)
@@ -30,11 +31,9 @@ async def comes_back(server: Server, locks: asynclock.LockManager, *, times: int
         await until(lambda: locks.nodes()[0].state == "up")
 
 
-@in_virtual_time
-async def test_a_node_that_comes_and_goes_gets_each_release_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server, locks = three(monkeypatch)
+@played_on(three)
+async def test_a_node_that_comes_and_goes_gets_each_release_once(on: Three) -> None:
+    server, locks = on
     async with locks:
         leases = [await locks.lock(f"n{number}").acquire() for number in range(LEASES)]
         await locks.inspect("n0")  # all before is answered, too
@@ -52,11 +51,9 @@ async def test_a_node_that_comes_and_goes_gets_each_release_once(
         assert len(released) <= 2 * LEASES  # a cut may have swallowed the replies
 
 
-@in_virtual_time
-async def test_a_release_that_comes_late_makes_no_rest_much_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server, locks = three(monkeypatch)
+@played_on(three)
+async def test_a_release_that_comes_late_makes_no_rest_much_longer(on: Three) -> None:
+    server, locks = on
     async with locks:
         lease = await locks.lock("n", at_least=30).acquire()
         await locks.inspect("n")
@@ -71,11 +68,9 @@ async def test_a_release_that_comes_late_makes_no_rest_much_longer(
         assert 15_000 < await server.command("PTTL", "asynclock:n") <= 21_000
 
 
-@in_virtual_time
-async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server, locks = three(monkeypatch)
+@played_on(three)
+async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(on: Three) -> None:
+    server, locks = on
     async with locks:
         await locks.ready()
         server.kill()

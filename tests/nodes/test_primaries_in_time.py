@@ -10,7 +10,7 @@ import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import start
 from tests.nodes.virtual_servers import Server, VirtualService, alone, played_on
-from tests.waiting import in_virtual_time, until
+from tests.waiting import until
 
 URL, MARK = "redis://p0:6379", "asynclock::#primary"
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -202,16 +202,13 @@ async def test_which_servers_are_marked(
         assert (mark or "").split()[:1] == [server.run_id] * marked
 
 
-@in_virtual_time
-async def test_a_young_group_waits_even_if_it_is_the_only_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@played_on(alone, replicas=1)
+async def test_a_young_group_waits_even_if_it_is_the_only_node(server: Server) -> None:
     """Its servers replace each other, so any of them may lack grants; a plain server does not."""
-    alone(monkeypatch, replicas=1)
     for acks, state in ((1, "quarantined"), (0, "up")):
         async with connect(acks=acks, restart_guard=True) as locks:
             await locks.ready()
-            assert locks.nodes()[0].state == state
+            assert (locks.nodes()[0].state, server.connections) == (state, 1)
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all", None], ids=["plain", "acks", "all", "Sentinels"])
