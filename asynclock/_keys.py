@@ -60,11 +60,6 @@ def counter(key: str) -> str:
     return derived(key, FENCE)
 
 
-def message(key: str) -> str:
-    """Return the key of what the owner of the lock, or of its part, at `key` publishes."""
-    return derived(key, MESSAGE)
-
-
 def split(prefix: str, key: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the name and the kinds that make up `key`; None if it belongs to no name here."""
     whole, *kinds = key.split(MARKER)

@@ -191,9 +191,9 @@ class LockManager(_settings.Answering):
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock`.
         """
-        again, defaults = partial(self.once, keep=keep, **settings), self._defaults
-        checked = defaults.read(settings)
-        return Once(self._engine, defaults.prefix, key, keep, lease, again, *checked)
+        what = spec(self._defaults.prefix, _settings.name(key))
+        lock = Lock(self._engine, what, *self._defaults.read(settings))
+        return Once(lock, keep, lease, partial(self.once, keep=keep, **settings))
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive.

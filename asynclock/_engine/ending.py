@@ -36,9 +36,8 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
-NO_TICKET: Final = "this is no ticket that Lease.detach returned"
+NO_TICKET: Final = "this is no ticket that Lease.detach of this version of asynclock returned"
 VERSION: Final = 1
-"""Version of the detached ticket."""
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
 
@@ -273,11 +272,6 @@ class Detached(NamedTuple):
                 f"ticket.encode()), not {type(ticket).__name__}"
             )
         match from_json(ticket) if len(ticket) <= LONGEST else None:
-            case [int(version), *_] if version != VERSION:
-                raise ConfigurationError(
-                    f"the ticket has version {version}, but this version of asynclock reads "
-                    f"{VERSION}: let all processes that pass tickets on have the same version"
-                )
             case [1, "lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as found:
                 return cls(*found[1:])
         raise ConfigurationError(NO_TICKET)

@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ReferenceType
 
 from .. import _clock, _process
+from .._keys import MESSAGE
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.wire import NOBODY, Sink
 from .._process import Background, of_one_process, wait_out
@@ -71,7 +72,7 @@ class Engine(Context):
     def publish(self, grant: Grant, told: Sink = NOBODY) -> None:
         """Store the message of the lease that has `grant`, or delete it if there is none now."""
         spec, text = grant.spec, self.messages.get(grant, b"")
-        command = spec.publish(grant.owner, spec.messages, text, grant.ttl)
+        command = spec.publish(grant.owner, MESSAGE, text, grant.ttl)
         self.multiplexer.broadcast(command, told)
 
     def _unpublish(self, grant: Grant) -> None:

@@ -26,8 +26,6 @@ FOREVER = float("inf")
 KEEP_TIME = 0.1
 """Seconds that a process may keep a name while it knows of no other process that waits for it. When
 they are over, it asks the nodes again, and finds out."""
-_NO_NODE: dict[int, Any] = {}
-"""An empty, read-only dict that most queues share."""
 _NONE = range(0)
 
 
@@ -327,7 +325,7 @@ class LocalQueue:
         """The grant released last, while this process may take the name again first."""
         self.holder: str | None = None
         """The owner that the task that asks has met last; None without one."""
-        self.message_replies: dict[int, Any] = _NO_NODE
+        self.message_replies: dict[int, Any] | None = None
         """Each node's last reply to `LockSpec.read_messages`, for the error of a timeout."""
         self.unanswered: Vote | None = None
         """The last attempt of the task that asks, if too few nodes voted; None otherwise."""

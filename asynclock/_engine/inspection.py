@@ -165,7 +165,7 @@ class Inspection:
     def message(self) -> str | None:
         """What the owner publishes (`Lease.publish`); None for nothing. Never print it raw."""
         found = published((view.raw_message for view in self.nodes), self.owner)
-        return found.text or None if found else None
+        return (found and found[1]) or None
 
     @property
     def agreed(self) -> bool:

@@ -29,7 +29,7 @@ from .engine import Engine
 from .grant import FOREVER, Grant, Interruption
 from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
-from .replies import LONGEST_MESSAGE, Message, done, stored
+from .replies import LONGEST_MESSAGE, done, stored
 from .spec import LeaseOptions
 
 _log = logging.getLogger("asynclock")
@@ -244,11 +244,11 @@ class Lease(_settings.Answering):
         grant, engine = self._grant, self._engine
         if grant is None or not self.held:
             raise self._loss_error()
-        if not grant.spec.messages:
+        if not grant.spec.own_keys:
             raise ConfigurationError("readers share a name, so none of them can publish a message")
         engine.messages.pop(grant, None)
         if text is not None:
-            message = Message(self.fence, next(MESSAGE_NUMBERS), self.owner, text)
+            message = self.fence, next(MESSAGE_NUMBERS), self.owner, text
             engine.messages[grant] = json.dumps(message).encode()
         check = Check(engine, grant)
         engine.publish(grant, check)
@@ -471,7 +471,7 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
     grants = [lease._grant for lease in leases if lease._grant is not None]
     endings = [lease._ending() for lease in leases]
     del leases  # the program may drop them while this waits
-    asked = [grant.spec.requests(grant.owner) for grant in grants]
+    asked = [grant.spec.beside(grant.owner) for grant in grants]
     lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
 
     def wake(_: object) -> None:

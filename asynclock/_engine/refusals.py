@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .. import _clock
 from .._nodes.replicated.acks import UNSUPPORTED
@@ -150,16 +149,16 @@ def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQue
         remaining=remaining,
         retry_after=pace.pause(ahead, context.random(), permits=queue.permits, remaining=remaining),
     )
-    own = [[context.messages.get(one)] for one in queue.grants]
-    return with_message(error, own or queue.message_replies.values())
+    return with_message(error, context, queue)
 
 
-def with_message(error: E, replies: Iterable[Any]) -> E:
-    """Add the holder's message to an error, if these replies contain it."""
-    found = published(stored(replies), error.owner)
-    if found is not None and found.text:
-        error.holder_message = found.text
-        shown = found.text[:LONGEST_MESSAGE]  # a leader's may be longer
+def with_message(error: E, context: Context, queue: LocalQueue) -> E:
+    """Add the holder's message to an error, if this process or a node's last reply has it."""
+    ours = [context.messages.get(grant) for grant in queue.grants]
+    found = published([*ours, *stored((queue.message_replies or {}).values())], error.owner)
+    if found is not None and found[1]:
+        error.holder_message = found[1]
+        shown = found[1][:LONGEST_MESSAGE]  # a leader's may be longer
         error.args = (f"{error}; its holder publishes {shown!r}",)
     return error
 

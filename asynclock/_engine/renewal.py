@@ -161,9 +161,8 @@ class Renewals:
 
         They use up the request, so this must follow each of them.
         """
-        facts = (node.trust.facts for node in self.multiplexer.nodes)
-        if not any(one and one.tracking for one in facts):
-            return  # no server can push
+        if not self.multiplexer.tracks():
+            return
         keys: list[str] = []
         for grant in grants:
             own = grant.spec.own_keys if grant.alarm and grant.renew_until else ()

@@ -79,19 +79,6 @@ class Holder(NamedTuple):
 
 
 @final
-class Message(NamedTuple):
-    """What an owner published; the nodes store it as a list in JSON."""
-
-    fence: int
-    """The fence of its lease."""
-    number: int
-    """Rises with each message of a process."""
-    owner: str
-    """Named here as well, because the message may outlive the lease."""
-    text: str
-
-
-@final
 class Place(NamedTuple):
     """One ticket in a queue."""
 
@@ -227,14 +214,18 @@ def stored(replies: Iterable[Any]) -> list[bytes]:
     return [one for listed in found for one in listed if one is not None]
 
 
-def published(messages: Iterable[bytes | None], owner: str | None) -> Message | None:
-    """Return the last message of `owner` among these stored ones; None without one."""
+def published(messages: Iterable[bytes | None], owner: str | None) -> tuple[int, str] | None:
+    """Return the fence and the text of the last message of `owner` among these; None without one.
+
+    A message is a list in JSON: the fence of the lease, a number that rises with each message of a
+    process, the owner, because the message may outlive the lease, and the text.
+    """
     found = []
     for one in map(from_json, filter(None, messages)):
         match one:
-            case [int(), int(), str(writer), str()] if writer == owner:
-                found.append(Message(*one))
-    return max(found, default=None)
+            case [int(fence), int(number), str(writer), str(text)] if writer == owner:
+                found.append((fence, number, text))
+    return max(found)[::2] if found else None
 
 
 @reader

@@ -128,7 +128,7 @@ class Seek:
             text += f", and the call was number {ticket.rank + 1} in the queue"
             text += before(self._ahead.values(), ticket)
         error.args = (text,)
-        refusals.with_message(error, self._queue.message_replies.values())
+        refusals.with_message(error, self._engine, self._queue)
 
     def _end(self) -> None:
         self._engine.seeking.pop(self, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .._keys import derived, message
+from .._keys import MESSAGE, derived
 from .._nodes.wire import RELEASE, Command, Script, Word
 
 HandOff = Literal["block", "strict"] | bool
@@ -149,28 +149,20 @@ class LockSpec:
         keys = self.all_keys if self.phased else keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
-    @property
-    def messages(self) -> tuple[str, ...]:
-        """The keys of what the owner of these locks publishes, one for each; () for readers."""
-        return tuple(map(message, self.own_keys))
-
-    def requests(self, owner: str) -> tuple[str, ...]:
-        """Return the keys at which others ask this owner to give the locks back, one for each."""
-        return tuple(derived(key, owner) for key in self.keys[::2])
+    def beside(self, kind: str) -> list[str]:
+        """Return a key for each lock: of its MESSAGE, or of the requests to the owner `kind`."""
+        return [derived(key, kind) for key in self.keys[::2]]
 
     def read_messages(self) -> Command:
         """Build the command that reads the messages of owners, first that of the first lock."""
-        keys = [message(key) for key in (*self.keys[::2], *self.neighbours)]
+        keys = [derived(key, MESSAGE) for key in (*self.keys[::2], *self.neighbours)]
         return Command.plain("MGET", *keys, keys=keys)
 
-    def publish(self, owner: str, keys: Sequence[str], text: Word, seconds: float) -> Command:
-        """Build the command that stores `text` ("": nothing) under `keys` if `owner` has the name.
-
-        There is one of the keys for each lock of the owner.
-        """
-        pairs = [one for pair in zip(self.keys[::2], keys, strict=True) for one in pair]
+    def publish(self, owner: str, kind: str, text: Word, seconds: float) -> Command:
+        """Build the command that stores `text` ("": nothing) beside each lock, for their owner."""
+        pairs = [one for key in self.keys[::2] for one in (key, derived(key, kind))]
         command = Command(self.script, pairs, ("publish", owner, text, ms(seconds)))
-        command.wakes = keys
+        command.wakes = pairs[1::2]
         return command
 
     def check(self, owner: str) -> Command:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
 from .._engine.replies import places
-from .._keys import counter, lock_key, message
+from .._keys import MESSAGE, counter, derived, lock_key
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
 from .._nodes.wire import Answer, Command, Failure, Script, reader
@@ -124,7 +124,7 @@ SLICE = 250
 """Number of leases that are read without a pause: a few milliseconds of an application's loop."""
 Item = TypeVar("Item")
 OWNERS = Script.load(__package__, "survey.lua")
-_BESIDE = counter("").encode(), message("").encode()
+_BESIDE = counter("").encode(), derived("", MESSAGE).encode()
 """The ends of the keys that are read with the lock's own."""
 
 
@@ -399,7 +399,7 @@ def _page_of(reply: Any) -> _Page:
 
 
 def _owners_of(locks: Iterable[str]) -> Command:
-    keys = [key for lock in locks for key in (lock, counter(lock), message(lock))]
+    keys = [key for lock in locks for key in (lock, counter(lock), derived(lock, MESSAGE))]
     return Command(OWNERS, keys, ("inspect",))
 
 

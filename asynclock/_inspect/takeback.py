@@ -91,7 +91,7 @@ class TakeBack(Vote):
             if lease.owner is None or not refusals.is_owner_id(lease.owner):
                 continue  # no other library looks; its owner could be the end of a key of ours
             spec = spec_of(self._access.prefix, lease)
-            command = spec.publish(lease.owner, spec.requests(lease.owner), by, seconds)
+            command = spec.publish(lease.owner, lease.owner, by, seconds)
             replies = await ask_all(engine, command)
             results = [self._note(index, done(reply)) for index, reply in replies.items()]
             asked |= results.count(True) >= self._quorum

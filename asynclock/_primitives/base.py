@@ -27,7 +27,7 @@ from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
 from .._engine.replies import holder
 from .._engine.spec import HandOff, LeaseOptions, LockSpec
-from .._keys import MARKER, counter, derived, message
+from .._keys import MARKER, MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError
 
@@ -412,7 +412,7 @@ class Held(Part):
 
     single: ClassVar[bool] = True
     kind: str = ""
-    """The method of the manager that makes the lock, if its leases can be detached; else ""."""
+    """As in `LockSpec`."""
     queue: str = ""
     """The end of the key of the queue whose first waiter a release wakes; "" for none."""
     beside: tuple[str, ...] = ()
@@ -458,7 +458,7 @@ class Kind:
     def keys(self, whole: str) -> set[str]:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
         keys = {key for part in self.parts for key in part.keys(whole)}
-        return keys | {message(part.keys(whole)[0]) for part in self.parts if part.single}
+        return keys | {derived(part.keys(whole)[0], MESSAGE) for part in self.parts if part.single}
 
     def queues(self, whole: str) -> tuple[Command, ...]:
         """Return what reads the queues of the primitive whose lock's own key is `whole`."""

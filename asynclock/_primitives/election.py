@@ -18,7 +18,7 @@ from .._engine.lease import Lease
 from .._engine.refusals import label
 from .._engine.replies import published
 from .._engine.spec import LeaseOptions, LockSpec
-from .._keys import lock_key
+from .._keys import MESSAGE, lock_key
 from .._process import of_one_process
 from .._rules import pacing
 from ..errors import ConfigurationError
@@ -200,7 +200,7 @@ class Election(_settings.Answering):
         It ends only when it is closed or the manager is closed.
         """
         self._engine.ready()
-        lookout = Lookout(self._engine, (self._spec.keys[0], *self._spec.messages))
+        lookout = Lookout(self._engine, (self._spec.keys[0], *self._spec.beside(MESSAGE)))
         last: Leader | None = None
         try:
             while not self._engine.closed:
@@ -221,7 +221,7 @@ class Election(_settings.Answering):
         value = published((view.raw_message for view in found.nodes), found.owner)
         if value is None:
             return None, pacing.LONGEST_PAUSE
-        return Leader(self.name, value.fence, value.text, found.owner), found.remaining
+        return Leader(self.name, *value, found.owner), found.remaining
 
     async def inspect(self) -> Inspection:
         """Return the leader's id, node by node; takes at most one node timeout."""

@@ -22,11 +22,10 @@ from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
 from .._engine.replies import from_json
-from .._engine.spec import LeaseOptions
 from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import Acquirable
-from .lock import spec
+from .lock import Lock
 from .register import Description, Register, state_kind
 from .synchronized import P, R, decorator
 
@@ -47,8 +46,8 @@ class _Record(NamedTuple):
     value: Any = None
 
     @classmethod
-    def parsed(cls, text: str | None) -> _Record:
-        # The text comes from a server: accept only the form that this class writes.
+    def read(cls, text: str | None) -> _Record:
+        # The text comes from a server: accept only what a run writes.
         match [0, ""] if text is None else from_json(text):
             case [int(), str()] | [int(), str(), "json", _] as found:
                 return cls(*found)
@@ -57,16 +56,11 @@ class _Record(NamedTuple):
                     return cls(fence, run, "bytes", base64.b64decode(value, validate=True))
         raise ConfigurationError("the result of this name was not written by this library")
 
-    def written(self) -> str:
-        stored = self if self.form else self[:2]
-        return json.dumps(stored, default=lambda value: base64.b64encode(value).decode())
-
 
 def _kept(value: object) -> tuple[str, Any]:
     """Return the form and the value of a result that can be kept. Raises ConfigurationError."""
-    form, kept = "bytes", value
     if isinstance(value, bytes):
-        size = len(value)
+        form, kept, size = "bytes", base64.b64encode(value).decode(), len(value)
     else:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
@@ -87,7 +81,7 @@ def _levels(value: Any) -> int:
 
 
 def _describe(value: str, _now: int) -> Description:
-    found = _Record.parsed(value)
+    found = _Record.read(value)
     words = "done" if found.form else "begun"
     return {"done": bool(found.form), "fence": found.fence}, f"{words}, fence {found.fence}"
 
@@ -190,7 +184,7 @@ class Run(_settings.Answering):
 
     def _learn(self, stored: str | None) -> _Record:
         """Take over the result in the register, if one is kept; return what the register has."""
-        found = _Record.parsed(stored)
+        found = _Record.read(stored)
         if found.form:
             self.done, self.fence, self.result = True, found.fence, found.value
         return found
@@ -200,17 +194,17 @@ class Run(_settings.Answering):
 
         Raises LeaseLostError if that comes too late: a later run has begun.
         """
-        mine = _Record(lease.fence, self._id, *self._value)
+        mine = json.dumps([lease.fence, self._id, *self._value])
 
         def step(stored: str | None) -> str | None:
-            found = _Record.parsed(stored)
+            found = _Record.read(stored)
             # A result takes the place of its own claim only. A claim takes that of earlier ones:
             # if a higher fence has the lock by now, this request was late.
-            late = mine.form or found.form or found.fence > mine.fence
-            return stored if late and found.run not in ("", self._id) else mine.written()
+            late = self._value or found.form or found.fence > lease.fence
+            return stored if late and found.run not in ("", self._id) else mine
 
         found = self._learn(await self._register.change(step, deadline))
-        if found.run != self._id and (mine.form or not found.form):
+        if found.run != self._id and (self._value or not found.form):
             raise lease._loss_error("a later run has begun, so no result of this one is kept")
 
     async def _keep(self, error: BaseException | None) -> None:
@@ -264,18 +258,11 @@ class Once(Acquirable[Run]):
     __slots__ = ("_again", "_lease", "_register")
 
     def __init__(
-        self,
-        engine: Engine,
-        prefix: str,
-        key: str,
-        keep: float,
-        lease: str | None,
-        again: Callable[[str], Once],
-        options: LeaseOptions,
-        timeout: float | None,
+        self, lock: Lock, keep: float, lease: str | None, again: Callable[[str], Once]
     ) -> None:
-        self._register = Register.of_kind(KIND, engine, prefix, key, keep)
-        super().__init__(engine, spec(prefix, self._register.name), options, timeout)
+        super().__init__(lock._engine, lock._spec, lock._options, lock._timeout)
+        (key,) = KIND.parts[0].keys(lock._spec.keys[0])
+        self._register = Register(lock._engine, lock.name, key, _settings.seconds(keep, "keep"))
         self._lease = lease
         self._again = again
         """Makes the same for another key."""
