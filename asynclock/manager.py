@@ -24,7 +24,7 @@ from ._nodes.replicated.acks import Acks
 from ._primitives.base import Defaults, HoldSettings, LockSettings, WaitSettings
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
-from ._primitives.lock import FairLock, Lock, fair_spec, resume, spec
+from ._primitives.lock import FairLock, Lock, fair_spec, spec
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
@@ -177,16 +177,14 @@ class LockManager(_settings.Answering):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make something that is done once per `key`: a context manager, and a decorator.
+        """Make something that is done once for each key. Raises ConfigurationError.
 
             @locks.once("invoice:{invoice_id}", keep=86400)
             async def charge(invoice_id: int) -> dict[str, str]: ...
 
-        Raises ConfigurationError.
-
         Args:
-            key: what is done: the name of the mutex that its run holds, and of the kept result. For
-                the decorator a template, as in `synchronized`.
+            key: the name of what is done, and of its mutex; for the decorator a template, as in
+                `synchronized`.
             keep: seconds that the result is kept after the run; the same in every process.
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock`.
@@ -295,13 +293,13 @@ class LockManager(_settings.Answering):
         """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease.
 
         Of several calls with one ticket at most one gets the lease, whatever fails, with a fence
-        above all before it. Waiters don't go first. It takes at most one node timeout, besides the
-        time to connect. Raises LeaseLostError if the detached lease has ended or another call took
-        it: then it is gone for good. Raises QuorumUnavailableError if too few nodes answered: try
-        again while the ttl lasts. A call that fails or is cancelled gives up what it took, so the
-        name may be free before the ttl is over; two calls that race over several nodes may both
-        fail. Raises ConfigurationError for bytes that are no ticket, and for a ticket of another
-        prefix or of a version that this one can't read.
+        above all before it; if they race over several nodes, all may fail. Waiters don't go first.
+        Takes at most one node timeout, besides the time to connect. A call that fails or is
+        cancelled gives up what it took, so the name may be free before the ttl is over. Raises
+        LeaseLostError if the detached lease has ended or another call took it: then it is gone for
+        good. Raises QuorumUnavailableError if too few nodes answered: try again while the ttl
+        lasts. Raises ConfigurationError for bytes that are no ticket of this version, or one of
+        another prefix.
 
         Args:
             ticket: the detached ticket, as `detach` returned it.
@@ -314,7 +312,7 @@ class LockManager(_settings.Answering):
         detached = Detached.read(ticket)
         make: Callable[..., Lock | FairLock] = getattr(self, detached.kind)
         given: dict[str, Any] = {"at_least": detached.at_least or None, "ttl": detached.ttl}
-        return await resume(make(detached.name, **{**given, **settings}), detached)
+        return await make(detached.name, **{**given, **settings})._resume(detached)
 
     async def release_held(
         self, name: str, *, owner: str | None = None, force: bool = False
@@ -325,8 +323,8 @@ class LockManager(_settings.Answering):
         renewed, otherwise at its next renewal, and may work until then. Stores that check fences
         refuse it as soon as there is a new holder. Waiters are woken. This also takes back what
         other primitives hold under the name, if its mutex is free. Takes at most two node timeouts
-        for each owner, and one more. If it is cancelled, some nodes may have released. Raises
-        QuorumUnavailableError if too few nodes answered: some may have released, so try again.
+        for each owner, and one more. After a cancellation, or QuorumUnavailableError because too
+        few nodes answered, some may have released.
 
         Args:
             name: what is held.
@@ -338,12 +336,12 @@ class LockManager(_settings.Answering):
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.
 
-        The lease stays: its holder decides. It hears of the request by `Lease.on_wanted`,
-        or leads by `campaign(on_wanted="resign")`; others ignore it. Only the present owners are
-        asked: of a semaphore or of readers all, and for `max_ttl` seconds. A lease that hears of it
-        is not handed over in its process. Returns False if the name is free, or locked by another
-        library. If this is cancelled, the holder may have been asked. Takes at most three node
-        timeouts. Raises QuorumUnavailableError if too few nodes answered.
+        The holder hears of it by `Lease.on_wanted`, or leads by `campaign(on_wanted="resign")`, and
+        decides; others ignore it. Only the present owners are asked, of a semaphore or of readers
+        all, and for `max_ttl` seconds. A lease that hears of it is not handed over in its process.
+        Returns False if the name is free, or locked by another library. If this is cancelled, the
+        holder may have been asked. Takes at most three node timeouts. Raises QuorumUnavailableError
+        if too few nodes answered.
 
         Args:
             name: what is held, by whatever primitive.

@@ -7,7 +7,6 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -199,18 +198,15 @@ class Lease(_settings.Answering):
         )
 
     async def detach(self) -> bytes:
-        """Hand the lease out of this process; return a detached ticket, which `resume` takes.
+        """Hand the lease out of this process: return a detached ticket, which `resume` takes.
 
-        Pass the ticket on as it is, in a queue or a header: ASCII text (JSON) of at most 8192 bytes
-        with the name, the owner, the fence, the ttl and what is left of `at_least`. Keep it as
-        secret as a password: with it anyone who reaches the nodes can keep or release the lease.
-
-        The lease is renewed once more, and counts as released here, but the nodes keep it for its
-        whole ttl, or for what `max_hold` leaves. It ends then, and with it its `at_least`, if
-        nobody resumes it. Tasks of this process that wait for the name go on waiting. Only leases
-        of `lock` and `fair_lock` can be detached; others raise ConfigurationError. Raises
-        LeaseLostError and QuorumUnavailableError as `extend` does. After an error or a cancellation
-        the lease is held as before.
+        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. Keep it as secret
+        as a password: with it anyone who reaches the nodes can keep or release the lease. The lease
+        is renewed once more, and counts as released here, but the nodes keep it for its whole ttl,
+        or for what `max_hold` leaves. It ends then, and with it its `at_least`, if nobody resumes
+        it. Tasks of this process that wait for the name go on waiting. Raises ConfigurationError
+        unless `lock` or `fair_lock` made the lease, LeaseLostError and QuorumUnavailableError as
+        `extend` does. After an error or a cancellation the lease is held as before.
         """
         grant = self._grant
         if grant is None:
@@ -257,13 +253,12 @@ class Lease(_settings.Answering):
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
 
-        Returns None once the lease has ended. The lease is not changed: its holder decides whether
-        to finish sooner or to go on. A request counts for `max_ttl` seconds; meanwhile each further
-        call returns at once. Servers push it, so it arrives within a round trip or two; where they
-        can't, the nodes are asked about four times a second. Only a lease that waits here costs
-        anything: one watched key on each node, read once per ttl as well. The label is untrusted
-        text. Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop
-        than the manager's.
+        Returns None once the lease has ended. The lease stays: its holder decides whether to finish
+        sooner. A request counts for `max_ttl` seconds; meanwhile each further call returns at once.
+        It arrives within a round trip or two; where servers can't push, the nodes are asked about
+        four times a second. Only a lease that waits here costs anything: one watched key on each
+        node, read once per ttl as well. The label is untrusted text. Cancelling this leaves nothing
+        behind. Raises ConfigurationError in another event loop than the manager's.
         """
         return wanted(self._engine, [self])
 
@@ -275,10 +270,9 @@ class Lease(_settings.Answering):
         """
         _settings.callback(callback)
         self._check_loop()
-        if not self._ended:
-            # A strong reference would keep us from noticing that the program drops the lease.
-            work = _call_back(self.wanted(), ReferenceType(self), callback)
-            self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
+        # A strong reference would keep us from noticing that the program drops the lease.
+        work = _call_back(self.wanted(), ReferenceType(self), callback)
+        self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.
@@ -504,10 +498,7 @@ async def _call_back(
     reference: ReferenceType[Lease],
     callback: Callable[[Lease], object],
 ) -> None:
-    with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        if await asked is None:
-            return
-    if (lease := reference()) is not None:
+    if await asked is not None and (lease := reference()) is not None:
         callback(lease)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -22,14 +22,16 @@ from typing import (
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable
+from .._engine.ending import NO_TICKET, Detached
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
+from .._engine.refusals import is_owner_id
 from .._engine.replies import holder
 from .._engine.spec import HandOff, LeaseOptions, LockSpec
 from .._keys import MARKER, MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
-from ..errors import ConfigurationError, NotAcquiredError
+from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
 
 
 class HoldSettings(TypedDict, total=False):
@@ -266,6 +268,40 @@ class Lockable(Acquirable[Lease]):
         # The same as in the base class, without a coroutine of the lease.
         lease = (await self._call(self._timeout))._enter()
         self._entered.append(lease)
+        return lease
+
+    async def _resume(self, detached: Detached) -> Lease:
+        """Take over a detached lease of this lock.
+
+        A new owner replaces the old one, node by node, and only where that still has the name. By
+        one attempt: if it fails, it deletes what it took, so a second one would fail, too. At most
+        one owner ever replaces the old one at a quorum (tests/model: DR1, DX1 to DX4).
+        """
+        spec, ended = self._spec, "it has ended, or another resume took it"
+        if spec.keys[0] != detached.key:
+            raise ConfigurationError(
+                "the ticket is of a manager with another prefix, or is damaged: resume the lease "
+                f"with the detaching manager's prefix; this one's key is {spec.keys[0]!r}",
+                name=spec.name,
+            )
+        if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
+            raise ConfigurationError(NO_TICKET)
+        # No local queue: tasks of this process that wait in it must not keep this call out.
+        beside = replace(spec, queue_key=None, exempt=(detached.owner,))
+        try:
+            lease = await Acquire(self._engine, beside, self._options, None, once=True)
+        except NotAcquiredError as error:
+            raise LeaseLostError(
+                f"the detached lease on {spec.name!r} (fence {detached.fence}) can't be resumed: "
+                f"{ended}{f'; {error}' * bool(error.owner)}",
+                name=spec.name,
+                reason=ended,
+                owner=detached.owner,
+                fence=detached.fence,
+            ) from None
+        grant = lease._grant
+        if grant is not None:
+            grant.resumed(spec)
         return lease
 
 

@@ -30,6 +30,7 @@ CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
 KIND = Kind("election", (LOCK,), (LEADER, CANDIDATES))
 
+OnWanted = Literal["resign"] | None
 LONGEST_VALUE = 65_536
 """Maximum number of characters of a published value."""
 
@@ -151,11 +152,7 @@ class Election(_settings.Answering):
         return self._spec.name
 
     def campaign(
-        self,
-        value: str = "",
-        *,
-        timeout: Timeout = UNSET,
-        on_wanted: Literal["resign"] | None = None,
+        self, value: str = "", *, timeout: Timeout = UNSET, on_wanted: OnWanted = None
     ) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
 

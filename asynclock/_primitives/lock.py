@@ -1,25 +1,14 @@
-"""The mutexes: one holder at a time, over one node or a quorum; and how their leases are resumed.
-
-The owner that resumes replaces the owner of the detached lease, node by node, and only where that
-still has the name; it raises the fence like any other acquire. An attempt that fails deletes what
-it took, so at most one owner ever replaces the old one at a quorum (tests/model: DR1, DX1 to DX4).
-"""
+"""The mutexes: one holder at a time, over one node or a quorum."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from .. import _settings
-from .._engine.acquire import Acquire
-from .._engine.ending import NO_TICKET, Detached
 from .._engine.inspection import Inspection, inspect
-from .._engine.lease import Lease
-from .._engine.refusals import is_owner_id
 from .._engine.spec import LockSpec
 from .._keys import lock_key
 from .._nodes.wire import Script
-from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
 from .base import BATCH, CLOCK, FUNCTIONS, Held, Kind, Lockable, Queue
 
 FILES = (
@@ -85,33 +74,3 @@ class FairLock(Lockable):
     async def inspect(self) -> Inspection:
         """Return which owner has the lock, node by node; takes at most one node timeout."""
         return await inspect(self._engine, self._spec, "fair_lock")
-
-
-async def resume(lock: Lockable, detached: Detached) -> Lease:
-    """Take a detached lease over, by one attempt: if that fails, a second one would, too."""
-    spec, ended = lock._spec, "it has ended, or another resume took it"
-    if spec.keys[0] != detached.key:
-        raise ConfigurationError(
-            "the ticket is of a manager with another prefix, or is damaged: resume the lease with "
-            f"the prefix that the detaching manager has; this one's key is {spec.keys[0]!r}",
-            name=spec.name,
-        )
-    if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
-        raise ConfigurationError(NO_TICKET)
-    # No local queue: tasks of this process that wait in it must not keep this call out.
-    beside = replace(spec, queue_key=None, exempt=(detached.owner,))
-    try:
-        lease = await Acquire(lock._engine, beside, lock._options, None, once=True)
-    except NotAcquiredError as error:
-        raise LeaseLostError(
-            f"the detached lease on {spec.name!r} (fence {detached.fence}) can't be resumed: "
-            f"{ended}{f'; {error}' * bool(error.owner)}",
-            name=spec.name,
-            reason=ended,
-            owner=detached.owner,
-            fence=detached.fence,
-        ) from None
-    grant = lease._grant
-    if grant is not None:
-        grant.resumed(spec)
-    return lease

@@ -14,7 +14,6 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 from .. import _clock, _settings
@@ -98,6 +97,10 @@ class Run(_settings.Answering):
     """
 
     def __init__(self, engine: Engine, register: Register) -> None:
+        self.name: str = register.name
+        """The name that was passed to `LockManager.once`."""
+        self.task: asyncio.Task[Any] | None = None
+        """The task that entered this; None before."""
         self.done: bool = False
         """Whether a result is kept. If it is on entry, there is nothing to do but to return it."""
         self.result: Any = None
@@ -108,23 +111,12 @@ class Run(_settings.Answering):
         """The lease of this run; None if a result was kept before."""
         self._engine = engine
         self._register = register
-        self._task: asyncio.Task[Any] | None = None
         self._id = engine.entropy(8).hex()
         self._value: tuple[Any, ...] = ()
         """The value passed to `finish`."""
 
     def __repr__(self) -> str:
         return f"<Run of {self.name!r} done={self.done} held={self.held}>"
-
-    @property
-    def name(self) -> str:
-        """The name that was passed to `LockManager.once`."""
-        return self._register.name
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that entered this; None before."""
-        return self._task if self.lease is None else self.lease.task
 
     @property
     def held(self) -> bool:
@@ -159,28 +151,22 @@ class Run(_settings.Answering):
         return released
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         if self.lease is not None:
             self.lease._enter()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
+    async def __aexit__(self, *end: Any) -> None:  # noqa: PYI036 - passed on as it is
         lease = self.lease
         if lease is None:
             return
         try:
-            if kind is not GeneratorExit:  # a coroutine being closed can't await
-                await self._keep(error)
+            if end[0] is not GeneratorExit:  # a coroutine being closed can't await
+                await self._keep(end[1])
         except BaseException as cut:
             await lease.__aexit__(type(cut), cut, cut.__traceback__)
             raise
-        await lease.__aexit__(kind, error, trace)
+        await lease.__aexit__(*end)
 
     def _learn(self, stored: str | None) -> _Record:
         """Take over the result in the register, if one is kept; return what the register has."""

@@ -163,7 +163,7 @@ class Lease(Holding):
         return self._manager.call(self._inner.check)
 
     def detach(self) -> bytes:
-        """Hand the lease out of this process; return a detached ticket, which `resume` takes."""
+        """Hand the lease out of this process: return a detached ticket, which `resume` takes."""
         return self._manager.call(self._inner.detach, undo=self._manager.reclaim)
 
     def publish(self, text: str) -> bool:
@@ -508,7 +508,7 @@ class LockManager(Bridge):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make something that is done once per `key`: a context manager, and a decorator."""
+        """Make something that is done once for each key. Raises ConfigurationError."""
         return Once(
             self,
             inner=self.asynchronous().once(

@@ -38,9 +38,9 @@ from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager
 from . import _web
-from ._idempotency import Idempotent
 from ._web import (
     Contended,
+    Idempotent,
     RouteLock,
     RouteSettings,
     Source,

@@ -55,9 +55,17 @@ from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer
 from ..manager import LockManager
 from . import _web
-from ._idempotency import HEADER, SAFE, Idempotent
 from ._middleware import PRESENCE, AnswerErrors, CancelOnDisconnect, Presence, refuse_start
-from ._web import Contended, RouteLock, RouteSettings, Source, health_of, problem_of, warn
+from ._web import (
+    Contended,
+    Idempotent,
+    RouteLock,
+    RouteSettings,
+    Source,
+    health_of,
+    problem_of,
+    warn,
+)
 
 __all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
 
@@ -356,15 +364,9 @@ _with_lock = WeakKeyDictionary()
 
 _BY_DEPENDENCY = ", and Depends(function) with a function that takes what an endpoint may take"
 """How to name a lock after values that the path doesn't have; the end of an error's sentence."""
-_KEYED_ANSWERS = {
-    400: "unusable-key",
-    409: "in-progress",
-    410: "unkept-answer",
-    422: "reused-key",
-    503: "unavailable",
-}
+_KEYED_ANSWERS = {400: "unusable-key", 409: "in-progress", 410: "unkept-answer", 422: "reused-key"}
 """What OpenAPI tells of routes that answer once for each key."""
-_KEY_PARAMETER = {"name": HEADER, "in": "header", "schema": {"type": "string"}}
+_KEY_PARAMETER = {"name": _web.HEADER, "in": "header", "schema": {"type": "string"}}
 _ADDERS = ("add_api_route", "add_api_websocket_route", "include_router", "mount")
 """The methods of a router that every way to add a route ends up calling."""
 
@@ -476,13 +478,13 @@ def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: in
             operation = schema["paths"].get(route.path_format, {}).get(method.lower())
             if operation is None:  # not in the schema
                 continue
-            answers = {contended: "contended", 503: "unavailable"} if locked else {}
-            if keyed and method not in SAFE:
+            answers = {contended: "contended"} if locked else {}
+            if keyed and method not in _web.SAFE:
                 answers = {**_KEYED_ANSWERS, **answers}
                 parameters = operation.setdefault("parameters", [])
-                if all(one.get("name", "").lower() != HEADER.lower() for one in parameters):
+                if all(one.get("name", "").lower() != _web.HEADER.lower() for one in parameters):
                     parameters.append(_KEY_PARAMETER)
-            for status, kind in answers.items():
+            for status, kind in {**answers, 503: "unavailable"}.items() if answers else ():
                 text = f"{HTTPStatus(status).phrase}: urn:asynclock:{kind}"
                 answer = {"description": text, **_web.schema_of(status, kind)}
                 operation.setdefault("responses", {}).setdefault(str(status), answer)
