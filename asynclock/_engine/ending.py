@@ -256,21 +256,16 @@ class Detached(NamedTuple):
         lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
         text = json.dumps([VERSION, *cls(spec.kind, spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
-            raise ConfigurationError(
-                f"a ticket has at most {LONGEST} bytes, and the name of this lease is too long "
-                "for it: lock a shorter name, such as a hash of this one",
-                name=spec.name,
-            )
+            long = f"the name is too long for a ticket of {LONGEST} bytes: lock a hash of it"
+            raise ConfigurationError(long, name=spec.name)
         return text.encode()
 
     @classmethod
     def read(cls, ticket: object) -> Self:
         """Return what `ticket` says. Raises ConfigurationError, which doesn't show the ticket."""
         if not isinstance(ticket, bytes):
-            raise ConfigurationError(
-                "a ticket must be bytes, as Lease.detach returns them (a queue of text: "
-                f"ticket.encode()), not {type(ticket).__name__}"
-            )
+            kind = type(ticket).__name__
+            raise ConfigurationError(f"a ticket must be bytes (text: ticket.encode()), not {kind}")
         match from_json(ticket) if len(ticket) <= LONGEST else None:
             case [1, "lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as found:
                 return cls(*found[1:])

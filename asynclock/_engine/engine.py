@@ -75,10 +75,6 @@ class Engine(Context):
         command = spec.publish(grant.owner, MESSAGE, text, grant.ttl)
         self.multiplexer.broadcast(command, told)
 
-    def _unpublish(self, grant: Grant) -> None:
-        if self.messages.pop(grant, None) is not None:
-            self.publish(grant)
-
     def _renewed(self, grant: Grant) -> None:
         self.counts.renewed += 1
         if grant in self.messages:
@@ -111,8 +107,8 @@ class Engine(Context):
         if queue is None:
             return self.release(grant, on_loss)
         if queue.waiters:
-            if self.messages:
-                self._unpublish(grant)
+            if self.messages and self.messages.pop(grant, b""):
+                self.publish(grant)
             grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
@@ -142,8 +138,8 @@ class Engine(Context):
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
         rest: seconds for which the nodes give the name to nobody; FOREVER sends them nothing.
         """
-        if self.messages:
-            self._unpublish(grant)
+        if self.messages and self.messages.pop(grant, b""):
+            self.publish(grant)
         grant.over()
         self.renewals.remove(grant)
         queue, nodes = grant.queue, self.multiplexer

@@ -123,10 +123,7 @@ class Inspection:
 
     @property
     def rests(self) -> bool:
-        """Whether nobody has the name, but nobody gets it for `remaining` seconds (`at_least`).
-
-        Then `owner` is a value that no lease has, and `holder` is the label of the last holder.
-        """
+        """Whether nobody gets the name for `remaining` seconds, though `holder` has released it."""
         return rests(self.owner)
 
     @property

@@ -229,9 +229,7 @@ class Lease(_settings.Answering):
         lease is a reader's. If this is cancelled, the message is published all the same.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
-            raise ConfigurationError(
-                f"a message must be a str of at most {LONGEST_MESSAGE} characters"
-            )
+            raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
         return await self._publish(text or None).decided
 
     def _publish(self, text: str | None) -> Check:
@@ -271,8 +269,13 @@ class Lease(_settings.Answering):
         _settings.callback(callback)
         self._check_loop()
         # A strong reference would keep us from noticing that the program drops the lease.
-        work = _call_back(self.wanted(), ReferenceType(self), callback)
-        self._engine.background.spawn(work, f"asynclock: {self.name} may be wanted")
+        asked, reference = self.wanted(), ReferenceType(self)
+
+        async def tell() -> None:
+            if await asked is not None and (lease := reference()) is not None:
+                callback(lease)
+
+        self._engine.background.spawn(tell(), f"asynclock: {self.name} may be wanted")
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.
@@ -389,13 +392,7 @@ class Lease(_settings.Answering):
         """Return the error for code that uses a lease that is no longer held."""
         ended = "expired" if self._outcome is None else "it was released or detached"
         reason = reason or self.lost_reason or ended
-        return LeaseLostError(
-            f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}",
-            name=self.name,
-            reason=reason,
-            owner=self.owner,
-            fence=self.fence,
-        )
+        return refusals.lost(self.name, self.owner, self.fence, reason)
 
     def _notice_end(self) -> None:
         """Count the lease as lost if it has ended and nothing has noticed that yet."""
@@ -468,11 +465,8 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
     asked = [grant.spec.beside(grant.owner) for grant in grants]
     lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
 
-    def wake(_: object) -> None:
-        lookout.watch.wake()
-
     for ending in endings:
-        ending.add_done_callback(wake)
+        ending.add_done_callback(lookout.watch.wake)
     by: list[bytes] = []
     try:
         while endings and not any(ending.done() for ending in endings):
@@ -489,17 +483,8 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
         return None
     finally:
         for ending in endings:
-            ending.remove_done_callback(wake)
+            ending.remove_done_callback(lookout.watch.wake)
         lookout.close()
-
-
-async def _call_back(
-    asked: Coroutine[Any, Any, str | None],
-    reference: ReferenceType[Lease],
-    callback: Callable[[Lease], object],
-) -> None:
-    if await asked is not None and (lease := reference()) is not None:
-        callback(lease)
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:

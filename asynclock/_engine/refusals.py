@@ -12,6 +12,7 @@ from ..errors import (
     AlreadyHeldError,
     AsyncLockError,
     ConfigurationError,
+    LeaseLostError,
     NotAcquiredError,
     QuorumUnavailableError,
     UnsupportedDeploymentError,
@@ -161,6 +162,12 @@ def with_message(error: E, context: Context, queue: LocalQueue) -> E:
         shown = found[1][:LONGEST_MESSAGE]  # a leader's may be longer
         error.args = (f"{error}; its holder publishes {shown!r}",)
     return error
+
+
+def lost(name: str, owner: str, fence: int, reason: str) -> LeaseLostError:
+    """Return the error for the use of a lease that is no longer held."""
+    text = f"the lease on {name!r} (fence {fence}) is no longer held: {reason}"
+    return LeaseLostError(text, name=name, reason=reason, owner=owner, fence=fence)
 
 
 def already_held(name: str) -> AlreadyHeldError:

@@ -215,12 +215,9 @@ def stored(replies: Iterable[Any]) -> list[bytes]:
 
 
 def published(messages: Iterable[bytes | None], owner: str | None) -> tuple[int, str] | None:
-    """Return the fence and the text of the last message of `owner` among these; None without one.
-
-    A message is a list in JSON: the fence of the lease, a number that rises with each message of a
-    process, the owner, because the message may outlive the lease, and the text.
-    """
+    """Return fence and text of the last message of `owner` among these; None without one."""
     found = []
+    # A message names its owner, because it may outlive the lease.
     for one in map(from_json, filter(None, messages)):
         match one:
             case [int(fence), int(number), str(writer), str(text)] if writer == owner:

@@ -139,8 +139,8 @@ class Watch:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
-    def wake(self) -> None:
-        """Wake the waiting task, or the next `wait` if no task waits."""
+    def wake(self, _ended: object = None) -> None:
+        """Wake the waiting task, or else the next `wait`. This is also a callback of futures."""
         self.woken = True
         self._pass()
 

@@ -26,12 +26,12 @@ from .._engine.ending import NO_TICKET, Detached
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
-from .._engine.refusals import is_owner_id
+from .._engine.refusals import is_owner_id, lost
 from .._engine.replies import holder
 from .._engine.spec import HandOff, LeaseOptions, LockSpec
 from .._keys import MARKER, MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
-from ..errors import ConfigurationError, LeaseLostError, NotAcquiredError
+from ..errors import ConfigurationError, NotAcquiredError
 
 
 class HoldSettings(TypedDict, total=False):
@@ -273,32 +273,23 @@ class Lockable(Acquirable[Lease]):
     async def _resume(self, detached: Detached) -> Lease:
         """Take over a detached lease of this lock.
 
-        A new owner replaces the old one, node by node, and only where that still has the name. By
-        one attempt: if it fails, it deletes what it took, so a second one would fail, too. At most
-        one owner ever replaces the old one at a quorum (tests/model: DR1, DX1 to DX4).
+        A new owner replaces the old one, node by node, where that still has the name. An attempt
+        that fails deletes what it took: at most one owner ever replaces the old one at a quorum
+        (tests/model: DR1, DX1 to DX4).
         """
-        spec, ended = self._spec, "it has ended, or another resume took it"
-        if spec.keys[0] != detached.key:
-            raise ConfigurationError(
-                "the ticket is of a manager with another prefix, or is damaged: resume the lease "
-                f"with the detaching manager's prefix; this one's key is {spec.keys[0]!r}",
-                name=spec.name,
-            )
+        spec, key = self._spec, self._spec.keys[0]
+        if key != detached.key:
+            text = f"the ticket is of another prefix, or damaged: this manager's key is {key!r}"
+            raise ConfigurationError(text, name=spec.name)
         if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
             raise ConfigurationError(NO_TICKET)
         # No local queue: tasks of this process that wait in it must not keep this call out.
         beside = replace(spec, queue_key=None, exempt=(detached.owner,))
         try:
             lease = await Acquire(self._engine, beside, self._options, None, once=True)
-        except NotAcquiredError as error:
-            raise LeaseLostError(
-                f"the detached lease on {spec.name!r} (fence {detached.fence}) can't be resumed: "
-                f"{ended}{f'; {error}' * bool(error.owner)}",
-                name=spec.name,
-                reason=ended,
-                owner=detached.owner,
-                fence=detached.fence,
-            ) from None
+        except NotAcquiredError:
+            ended = "it has ended, or another resume took it"
+            raise lost(spec.name, detached.owner, detached.fence, ended) from None
         grant = lease._grant
         if grant is not None:
             grant.resumed(spec)

@@ -156,9 +156,9 @@ class Election(_settings.Answering):
     ) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
 
-        With `on_wanted="resign"`, somebody who asks for the name (`LockManager.ask_back`) ends the
-        body of the `async with`, which is a safe point: what the body awaits is cancelled, its
-        `finally` blocks run while this process still leads, then the term ends without an error.
+        With `on_wanted="resign"`, a request for the name (`LockManager.ask_back`) ends the body of
+        the `async with`: what it awaits is cancelled, its `finally` blocks run while this process
+        still leads, then the term ends without an error.
 
         Waits at most `timeout` seconds and raises the same errors as `Lock.acquire`. The call
         doesn't wait until the value is stored: observers see it a moment later. After a

@@ -1,9 +1,8 @@
 """Do it once: the mutex of a name, and beside it a register that keeps the result of its holder.
 
-A run first writes a claim into the register, under the lock. That decides what an earlier run,
-which died or was late, may have left on a few nodes: it is kept from then on, or never. The result
-takes the place of the run's own claim, and of no other. So at most one result is kept, even if the
-lock is lost (docs/decisions/0035).
+A run first writes a claim into the register, under the lock, which decides what an earlier one may
+have left on a few nodes. The result takes the place of the run's own claim, and of no other. So at
+most one result is kept, even if the lock is lost (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -126,15 +125,14 @@ class Run(_settings.Answering):
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it.
 
-        It is kept only while this run has the lock, and by a quorum; then also if the block ends
+        It is kept by a quorum, and only while this run has the lock; then also if the block ends
         with an exception or a cancellation, which takes effect afterwards. Otherwise the end of the
-        block raises LeaseLostError if the lease was lost or a later run has begun, and
+        block raises LeaseLostError (the lease was lost, or a later run has begun), or
         QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
-        be kept or not. An exception of the block goes first, and gets a note of that.
-
-        Raises ConfigurationError if `value` is neither JSON nor bytes, has more than 65,536 bytes
-        (as JSON in UTF-8), or more than 100 levels; then nothing is kept, and the next run does the
-        work again. Raises RuntimeError if a result is kept already.
+        be kept or not. An exception of the block goes first, and gets a note of that. Raises
+        ConfigurationError, and keeps nothing, if `value` is neither JSON nor bytes, has more than
+        65,536 bytes (as JSON in UTF-8), or more than 100 levels. Raises RuntimeError if a result is
+        kept already.
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")
@@ -230,15 +228,14 @@ class Once(Acquirable[Run]):
             run.finish(await charge(invoice, fence=run.fence))
 
     Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
-    others wait for it and get its result. If a body ends without `run.finish`, nothing is kept, and
-    the next one runs. This also decorates async functions, whose result is kept; then the key is a
-    template, as in `synchronized`.
+    others wait for its result. If a body ends without `run.finish`, the next one runs. This also
+    decorates async functions, whose result is kept; then the key is a template, as in
+    `synchronized`.
 
     At most one result is kept, and nobody gets another one. A body may run twice: if its process
-    dies, or loses the lease, between the effect and the end of the block; or if a majority of
-    nodes loses the result before its time is over. The fences of the runs rise, so a store that
-    checks `run.fence` refuses late writes of the first. Works on every deployment, with a minority
-    of nodes dead.
+    dies, or loses the lease, between the effect and the end of the block; or if a majority of nodes
+    loses the result before its time is over. Fences rise, so a store that checks `run.fence`
+    refuses late writes of the first. Works on every deployment, with a minority of nodes dead.
     """
 
     __slots__ = ("_again", "_lease", "_register")

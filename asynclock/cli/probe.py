@@ -467,11 +467,6 @@ async def _election(locks: LockManager, name: str) -> None:
     await term.resign()
 
 
-async def _once(locks: LockManager, name: str) -> None:
-    async with locks.once(name, keep=TTL, timeout=LIMIT) as run:
-        run.finish("doctor")
-
-
 async def _rwlock(locks: LockManager, name: str) -> None:
     lock = locks.rwlock(name, timeout=LIMIT)
     await _hold(lock.read())
@@ -493,7 +488,7 @@ USES: dict[str, Callable[[LockManager, str], Awaitable[object]]] = {
     "event": lambda on, name: on.event(name, keep=TTL).set(timeout=LIMIT),
     "latch": lambda on, name: on.latch(name, 1, keep=TTL).count_down(timeout=LIMIT),
     "barrier": lambda on, name: on.barrier(name, 1).wait(timeout=LIMIT),
-    "once": _once,
+    "once": lambda on, name: _hold(on.once(name, keep=TTL, timeout=LIMIT)),
 }
 """How each primitive is used."""
 KINDS_USED = {"multi_lock": "lock", "fair_lock": "fair"}

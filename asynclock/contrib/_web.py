@@ -395,10 +395,6 @@ ERRORS = 500
 """Answers from this status on are not kept: the next request with the key tries again."""
 
 
-Answer = tuple[bytes, int, dict[str, str]]
-"""The body, the status and the headers of an answer that is kept, or that says why none is."""
-
-
 class Idempotent:
     """The settings of routes that answer once for each key."""
 
@@ -438,7 +434,8 @@ class Idempotent:
         return make(*_kept(run, asked))
 
 
-def _kept(run: Run, request: str) -> Answer:
+def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
+    """Return the body, the status and the headers of a kept answer, or of one that says why not."""
     stored = run.result if isinstance(run.result, bytes) else b""
     head, _, body = stored.partition(b"\n")
     match from_json(head):
@@ -451,16 +448,15 @@ def _kept(run: Run, request: str) -> Answer:
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
-def _problem(status: int, kind: str, title: str) -> Answer:
+def _problem(status: int, kind: str, title: str) -> tuple[bytes, int, dict[str, str]]:
     problem = Problem(status, kind, title)
     return problem.body, status, {**problem.headers, "Content-Type": MEDIA_TYPE}
 
 
 def _keep(run: Run, request: str, response: Any) -> None:
-    """Keep an answer at the end of `run`; if it is a stream or too large, only that there was one.
+    """Keep an answer, unless it is an error of the server, at the end of `run`.
 
-    The handler has done its work, so no other request with the key may do it again. An error of the
-    server is not kept.
+    Of a stream or a large one only keep that there was one: its work must not be done again.
     """
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
     if status >= ERRORS:

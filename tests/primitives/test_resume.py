@@ -195,7 +195,7 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
             await on.locks.resume(wrong)  # type: ignore[arg-type]  # on purpose
         assert json.loads(ticket)[4] not in str(caught.value)
     async with on.connect(prefix="other:") as others:
-        with pytest.raises(asynclock.ConfigurationError, match="this one's key is 'other:a'"):
+        with pytest.raises(asynclock.ConfigurationError, match="this manager's key is 'other:a'"):
             await others.resume(ticket)
     assert await (await on.locks.resume(ticket)).release()
     async with on.locks.multi_lock("a", "b") as several:
