@@ -177,10 +177,7 @@ class LockManager(_settings.Answering):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make something that is done once for each key. Raises ConfigurationError.
-
-            @locks.once("invoice:{invoice_id}", keep=86400)
-            async def charge(invoice_id: int) -> dict[str, str]: ...
+        """Make a `Once`, a context manager and a decorator. Raises ConfigurationError.
 
         Args:
             key: the name of what is done, and of its mutex; for the decorator a template, as in
@@ -292,14 +289,13 @@ class LockManager(_settings.Answering):
     async def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
         """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease.
 
-        Of several calls with one ticket at most one gets the lease, whatever fails, with a fence
-        above all before it; if they race over several nodes, all may fail. Waiters don't go first.
-        Takes at most one node timeout, besides the time to connect. A call that fails or is
-        cancelled gives up what it took, so the name may be free before the ttl is over. Raises
-        LeaseLostError if the detached lease has ended or another call took it: then it is gone for
-        good. Raises QuorumUnavailableError if too few nodes answered: try again while the ttl
-        lasts. Raises ConfigurationError for bytes that are no ticket of this version, or one of
-        another prefix.
+        At most one of several calls with one ticket gets the lease, with a fence above all before
+        it; calls that race over several nodes may all fail. Waiters don't go first. Takes at most
+        one node timeout, besides the time to connect. A call that fails or is cancelled gives up
+        what it took: the name may be free before the ttl is over. Raises LeaseLostError if the
+        lease has ended or another call took it: then it is gone for good. Raises
+        QuorumUnavailableError if too few nodes answered: try again while the ttl lasts. Raises
+        ConfigurationError for bytes that are no ticket of this version, or of another prefix.
 
         Args:
             ticket: the detached ticket, as `detach` returned it.
@@ -323,8 +319,8 @@ class LockManager(_settings.Answering):
         renewed, otherwise at its next renewal, and may work until then. Stores that check fences
         refuse it as soon as there is a new holder. Waiters are woken. This also takes back what
         other primitives hold under the name, if its mutex is free. Takes at most two node timeouts
-        for each owner, and one more. After a cancellation, or QuorumUnavailableError because too
-        few nodes answered, some may have released.
+        for each owner, and one more. If it is cancelled, some nodes may have released. Raises
+        QuorumUnavailableError if too few nodes answered: some may have released, so try again.
 
         Args:
             name: what is held.
@@ -337,11 +333,11 @@ class LockManager(_settings.Answering):
         """Ask the holder of `name` to give it back; return whether somebody was asked.
 
         The holder hears of it by `Lease.on_wanted`, or leads by `campaign(on_wanted="resign")`, and
-        decides; others ignore it. Only the present owners are asked, of a semaphore or of readers
-        all, and for `max_ttl` seconds. A lease that hears of it is not handed over in its process.
-        Returns False if the name is free, or locked by another library. If this is cancelled, the
-        holder may have been asked. Takes at most three node timeouts. Raises QuorumUnavailableError
-        if too few nodes answered.
+        decides; others ignore it. The present owners are asked, of a semaphore or of readers all,
+        for `max_ttl` seconds. A lease that hears of it is not handed over in its process. Returns
+        False if the name is free, or locked by another library. If this is cancelled, the holder
+        may have been asked. Takes at most three node timeouts. Raises QuorumUnavailableError if too
+        few nodes answered.
 
         Args:
             name: what is held, by whatever primitive.

@@ -36,7 +36,7 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
-NO_TICKET: Final = "this is no ticket that Lease.detach of this version of asynclock returned"
+NOT_DETACHED: Final = "only leases of lock() and fair_lock() can be detached"
 VERSION: Final = 1
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
@@ -91,8 +91,7 @@ class Release:
         if self._rest:
             nodes = self._context.multiplexer
             nodes.read_clocks(now)  # the acquire may be long ago
-            # The latest end by the nodes' clocks: if the release comes late, or is sent again, the
-            # rest is hardly longer.
+            # The latest end by the nodes' clocks: a release that is late makes it hardly longer.
             op, more = REST, (ms(self._rest), nodes.not_after(now + self._rest))
         command = self.spec.release(self.owner, grant.asked_since, now + grant.ttl, more, op)
         command.wakes = self.spec.watched
@@ -227,12 +226,6 @@ def reserve_now(
 # a lease that another process goes on with
 
 
-def no_ticket(name: str) -> ConfigurationError:
-    """Return the error for a lease that can't be detached."""
-    text = f"the lease on {name!r} can't be detached: only those of lock() and fair_lock() can"
-    return ConfigurationError(text, name=name)
-
-
 class Detached(NamedTuple):
     """What a detached ticket says: a list in JSON, which begins with VERSION."""
 
@@ -252,7 +245,7 @@ class Detached(NamedTuple):
         """Return the ticket of a lease. Raises ConfigurationError if it can't have one."""
         spec, left = grant.spec, grant.held_since + grant.options.at_least - _clock.now()
         if not spec.kind:
-            raise no_ticket(spec.name)
+            raise ConfigurationError(NOT_DETACHED, name=spec.name)
         lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
         text = json.dumps([VERSION, *cls(spec.kind, spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
@@ -269,4 +262,4 @@ class Detached(NamedTuple):
         match from_json(ticket) if len(ticket) <= LONGEST else None:
             case [1, "lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as found:
                 return cls(*found[1:])
-        raise ConfigurationError(NO_TICKET)
+        raise ConfigurationError("this is no ticket that Lease.detach of this version returned")

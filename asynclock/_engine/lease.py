@@ -220,13 +220,13 @@ class Lease(_settings.Answering):
     async def publish(self, text: str) -> bool:
         """Publish a message for people, such as "reindexing 40 %"; return whether it is stored now.
 
-        `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does the
-        error of a caller whose timeout ends (`holder_message`). It replaces the one before; ""
-        takes that back. It is sent again with each renewal, and ends with the lease: when that is
-        released, or one ttl after the last renewal. If this returns False, too few nodes answered
-        within one node timeout: the next renewal sends it again. Raises LeaseLostError if the lease
-        is no longer held, ConfigurationError if the text has more than 200 characters, or if the
-        lease is a reader's. If this is cancelled, the message is published all the same.
+        `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does
+        `holder_message` of a timeout's error. It replaces the one before; "" takes that back. Each
+        renewal sends it again, also after False: too few nodes answered within one node timeout. It
+        ends with the lease: when that is released, or one ttl after the last renewal. Raises
+        LeaseLostError if the lease is no longer held, ConfigurationError if the text has more than
+        200 characters or the lease is a reader's. If this is cancelled, the message is published
+        all the same.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")

@@ -47,8 +47,7 @@ RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
 PAUSE = 0.1
 """Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
-an ordinary renewal finds that nothing has changed. So a server that pushes for keys that didn't
-change (a full `tracking-table-max-keys`) causes only a few more renewals."""
+an ordinary one finds no change: a full `tracking-table-max-keys` pushes for nothing."""
 CROWDED = 64
 """Number of entries up to which none that counts no more is looked for."""
 Extended = asyncio.Future[dict[int, Failure] | None]
@@ -81,8 +80,7 @@ class Renewals:
         self._early_at = 0.0
         """When the last of the renewals that pushes cause is due."""
         self._pauses: dict[str, tuple[float, float]] = {}
-        """For each owner whose renewal came early: from when on the next one may, and the pause
-        after that one."""
+        """For each owner whose renewal came early: when the next one may, and the pause after."""
         self._putting_back: set[tuple[str, int]] = set()
         """The owner and the node of each request to put a key back that has no reply so far."""
         self._timer: asyncio.TimerHandle | None = None

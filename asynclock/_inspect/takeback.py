@@ -116,10 +116,8 @@ async def release_held(access: NodeAccess, name: str, owner: str | None, *, forc
     take = await TakeBack.of(access, name)
     parts = take.parts(owner)
     if not parts and owner in [lease.holder for lease in take.held]:
-        raise ConfigurationError(
-            f"{owner!r} is the holder's label, which others may have, too: pass its id as owner, "
-            "which `inspection.owner` has"
-        )
+        text = f"{owner!r} is a label, which others may have, too: pass `inspection.owner`"
+        raise ConfigurationError(text)
     outcomes = await take.free(parts)
     take.check()
     return any(one.released is True for one in outcomes)

@@ -22,7 +22,7 @@ from typing import (
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable
-from .._engine.ending import NO_TICKET, Detached
+from .._engine.ending import Detached
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
@@ -278,11 +278,10 @@ class Lockable(Acquirable[Lease]):
         (tests/model: DR1, DX1 to DX4).
         """
         spec, key = self._spec, self._spec.keys[0]
-        if key != detached.key:
+        ours = is_owner_id(_settings.name(detached.owner, "a ticket's owner"))
+        if key != detached.key or not ours:
             text = f"the ticket is of another prefix, or damaged: this manager's key is {key!r}"
             raise ConfigurationError(text, name=spec.name)
-        if not is_owner_id(_settings.name(detached.owner, "a ticket's owner")):
-            raise ConfigurationError(NO_TICKET)
         # No local queue: tasks of this process that wait in it must not keep this call out.
         beside = replace(spec, queue_key=None, exempt=(detached.owner,))
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
-from .._engine.ending import no_ticket
+from .._engine.ending import NOT_DETACHED
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
 from .._engine.inspection import Inspection, inspect_parts
@@ -108,7 +108,7 @@ class Hold(_settings.Answering):
 
     async def detach(self) -> bytes:
         """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
-        raise no_ticket(self._leases[0].name)
+        raise ConfigurationError(NOT_DETACHED, name=self._leases[0].name)
 
     async def publish(self, text: str) -> bool:
         """Publish a message under every lease, one after the other; see `Lease.publish`."""

@@ -508,7 +508,7 @@ class LockManager(Bridge):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make something that is done once for each key. Raises ConfigurationError."""
+        """Make a `Once`, a context manager and a decorator. Raises ConfigurationError."""
         return Once(
             self,
             inner=self.asynchronous().once(

@@ -229,9 +229,7 @@ def run(
     ] = False,
     message: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT", help="Message that `inspect`, `top` and waiting callers show."
-        ),
+        typer.Option(metavar="TEXT", help="A text for `inspect`, `top` and waiting callers."),
     ] = None,
     max_hold: Annotated[
         float | None,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .._engine.inspection import Inspection
-from .._engine.replies import last_owner
+from .._engine.refusals import label
 from .._inspect.takeback import TakeBack, digits
 from .._inspect.views import origin
 from ..errors import ConfigurationError
@@ -113,9 +113,9 @@ def _agreed(name: str, parts: Sequence[tuple[Inspection, str]]) -> bool:
         raise ConfigurationError("there is no terminal to ask on; confirm with --yes")
     rows = []
     for lease, owner in parts:
-        label = last_owner(owner).partition(":")[2]
-        host, pid, _ = (str(one or "") for one in origin(label).values())
-        rows.append((lease.part, digits(owner), label, host, pid, seconds(lease.remaining)))
+        holder = label(owner) or ""
+        host, pid, _ = (str(one or "") for one in origin(holder).values())
+        rows.append((lease.part, digits(owner), holder, host, pid, seconds(lease.remaining)))
     print_table(("part", "owner", "holder", "host", "pid", "remaining"), rows)
     say(f"{name!r}: its holder may still be working, and will not notice at once")
     return typer.confirm("Release it?", err=True)

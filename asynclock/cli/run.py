@@ -86,10 +86,9 @@ class RunArguments:
             raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
         if self.at_least is not None and (self.shared or self.exclusive or self.permits):
             raise ConfigurationError("--at-least is for a lock that one command holds alone")
-        if self.message is not None and self.shared:
-            raise ConfigurationError("--message and --shared exclude each other")
-        if self.message is not None and len(self.message) > LONGEST_MESSAGE:
-            raise ConfigurationError(f"--message may have at most {LONGEST_MESSAGE} characters")
+        if self.message is not None and (self.shared or len(self.message) > LONGEST_MESSAGE):
+            text = f"--message excludes --shared, and has at most {LONGEST_MESSAGE} characters"
+            raise ConfigurationError(text)
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
                 f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"

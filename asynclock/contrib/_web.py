@@ -443,8 +443,6 @@ def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
             return _problem(422, "reused-key", "This Idempotency-Key belongs to another request")
         case [_, int(status), None | str() as kind]:
             return body, status, {} if kind is None else {"Content-Type": kind}
-        case [_]:
-            return _problem(410, "unkept-answer", "This was done; its answer can't be repeated")
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
@@ -461,11 +459,11 @@ def _keep(run: Run, request: str, response: Any) -> None:
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
     if status >= ERRORS:
         return
+    head = json.dumps([request, status, response.headers.get("Content-Type")]).encode() + b"\n"
     body = getattr(response, "body", "a stream has none")
     body = b"" if body is None else body
-    answer = json.dumps([request, status, response.headers.get("Content-Type")]).encode() + b"\n"
-    if isinstance(body, bytes | bytearray | memoryview) and len(answer) + len(body) <= LARGEST:
-        run.finish(answer + bytes(body))
-    else:
+    if not isinstance(body, bytes | bytearray | memoryview) or len(head) + len(body) > LARGEST:
         _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
-        run.finish(json.dumps([request]).encode())
+        body, status, _ = _problem(410, "unkept-answer", "This was done; its answer is not kept")
+        head = json.dumps([request, status, MEDIA_TYPE]).encode() + b"\n"
+    run.finish(head + bytes(body))

@@ -304,7 +304,9 @@ def idempotent(
     """
     keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 
-    class Route(IdempotentRoute):
+    class Route(APIRoute):
+        answers_once = True
+
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
@@ -316,10 +318,6 @@ def idempotent(
             return answer
 
     return Route
-
-
-class IdempotentRoute(APIRoute):
-    """A route that `idempotent` has made."""
 
 
 async def health(request: HTTPConnection) -> JSONResponse:
@@ -472,7 +470,7 @@ def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: in
     for route in _flat(routes):
         dependant = getattr(route, "dependant", None)
         locked = dependant is not None and any(_locks_of(dependant))
-        keyed = isinstance(getattr(route, "original_route", route), IdempotentRoute)
+        keyed = hasattr(getattr(route, "original_route", route), "answers_once")
         for method in getattr(route, "methods", None) or ():
             operation = schema["paths"].get(route.path_format, {}).get(method.lower())
             if operation is None:  # not in the schema

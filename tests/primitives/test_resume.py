@@ -182,7 +182,7 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
         (ticket.decode(), "ticket.encode()"),
         (None, "must be bytes"),
         (_changed(ticket, version=2), "no ticket .* of this version"),
-        (_changed(ticket, owner="theirs"), "no ticket"),
+        (_changed(ticket, owner="theirs"), "damaged"),
         (_changed(ticket, owner="0" * 32 + ":\ud800"), "UTF-8"),
         (_changed(ticket, fence="1"), "no ticket"),
         (_changed(ticket, ttl=60.0), "max_ttl"),
