@@ -332,12 +332,12 @@ class LockManager(_settings.Answering):
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.
 
-        The holder hears of it by `Lease.on_wanted`, or leads by `campaign(on_wanted="resign")`, and
-        decides; others ignore it. The present owners are asked, of a semaphore or of readers all,
-        for `max_ttl` seconds. A lease that hears of it is not handed over in its process. Returns
-        False if the name is free, or locked by another library. If this is cancelled, the holder
-        may have been asked. Takes at most three node timeouts. Raises QuorumUnavailableError if too
-        few nodes answered.
+        The lease stays: its holder hears of the request by `Lease.on_wanted`, or as a leader by
+        `campaign(on_wanted="resign")`, and decides; others ignore it. The present owners are asked,
+        of a semaphore or of readers all, for `max_ttl` seconds. A lease that hears of it is not
+        handed over in its process. Returns False if the name is free, or locked by another library.
+        If this is cancelled, the holder may have been asked. Takes at most three node timeouts.
+        Raises QuorumUnavailableError if too few nodes answered.
 
         Args:
             name: what is held, by whatever primitive.

@@ -152,13 +152,8 @@ class Renewals:
         self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
         self._track(grants)
 
-    # changes that the nodes report
-
     def _track(self, grants: Sequence[Grant]) -> None:
-        """Ask for a push when a key of these grants changes; our own renewals cause none.
-
-        They use up the request, so this must follow each of them.
-        """
+        """Ask for a push when a key of these grants changes; a renewal uses such a request up."""
         if not self.multiplexer.tracks():
             return
         keys: list[str] = []

@@ -174,10 +174,7 @@ class Run(_settings.Answering):
         return found
 
     async def _write(self, lease: Lease, deadline: float) -> None:
-        """Write this run's claim, or its result once it is finished.
-
-        Raises LeaseLostError if that comes too late: a later run has begun.
-        """
+        """Write the claim, or the result. Raises LeaseLostError if a later run has begun."""
         mine = json.dumps([lease.fence, self._id, *self._value])
 
         def step(stored: str | None) -> str | None:
@@ -196,8 +193,7 @@ class Run(_settings.Answering):
         lease = self.lease
         if not self._value or self.done or lease is None:
             return
-        # In a task of the manager, because what is done must be kept even if the caller is
-        # cancelled now.
+        # In a task of the manager: what is done must be kept even if the caller is cancelled now.
         task = self._engine.background.spawn(self._store(lease), f"asynclock: keep {self.name}")
         await wait_out(task)
         failure = lease._loss_error() if task.cancelled() else task.result()
