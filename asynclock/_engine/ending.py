@@ -36,7 +36,7 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
-NOT_DETACHED: Final = "only leases of lock() and fair_lock() can be detached"
+NOT_DETACHED: Final = "this lease can't be detached: only those of lock() and fair_lock() can"
 VERSION: Final = 1
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
