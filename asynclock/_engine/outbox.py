@@ -4,7 +4,9 @@ Nearly always all nodes reply alike: then a quorum of equal replies decides ever
 first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
 the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
 that are down or in quarantine. If any other node can't take batches, each name goes to all nodes in
-a command of its own, and so does a request that has a ticket. On a Cluster a batch has one name.
+a command of its own, and so does a request that has a ticket.
+
+On a Cluster each server has batches of its own, in which each name has a command of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from typing import Any, Final
 
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
-from .._nodes.multiplexer import Multiplexer
+from .._nodes.multiplexer import Multiplexer, quarantined
+from .._nodes.server import ServerNode
 from .._nodes.wire import (
+    ACQUIRE,
     BATCH,
     GRANTED,
     NO_RIGHT,
+    REDIRECTS,
+    RELEASE,
     UNREADABLE,
     BatchCommand,
     Command,
@@ -29,6 +35,9 @@ from .._nodes.wire import (
     ServerError,
     Word,
     failure,
+    head,
+    pack,
+    told_by,
 )
 from .._rules import validity
 from .ask import Ask, SentBatch
@@ -44,6 +53,8 @@ ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
+UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
+"""Codes of a Cluster's errors after which a command that was not executed is sent alone."""
 INTEGERS: Final = {int}
 """The types of the numbers in a reply to a batch."""
 RELEASED: Final = (GRANTED, b"", 0)
@@ -106,6 +117,7 @@ class Batch(SentBatch):
         "_nodes",
         "_split",
         "context",
+        "home",
         "most",
         "names",
         "releases",
@@ -124,7 +136,7 @@ class Batch(SentBatch):
     _give_up_at: float
     """The moment on our clock that each node takes for the second one; 0 if that is known."""
 
-    def __init__(self, context: Context, spec: LockSpec) -> None:
+    def __init__(self, context: Context, spec: LockSpec, home: ServerNode | None = None) -> None:
         self.asks = []
         self.sent = self.sending = False
         self.sent_to = []
@@ -134,6 +146,8 @@ class Batch(SentBatch):
         self.context = context
         self.spec = spec
         """The first name; all others have the same form."""
+        self.home = home
+        """The server of a Cluster that has all names; None elsewhere, or if unknown."""
         self.releases: list[Release] = []
         self._split = False
         self._nodes = context.multiplexer
@@ -156,7 +170,8 @@ class Batch(SentBatch):
             if asks:
                 self.valid_until = validity.valid_until(started, self.ttl)
             sent_to = self.sent_to
-            for index, node in enumerate(nodes.nodes):
+            servers = nodes.nodes if self.home is None else (self.home,)
+            for index, node in enumerate(servers):
                 takes = node.takes_batches
                 lack = None if takes else node.silence
                 if lack is None and asks:
@@ -169,14 +184,16 @@ class Batch(SentBatch):
                     self._send_singly()
                     return
             self._missing = len(sent_to)
-            if self._missing < nodes.quorum:
+            # While a Cluster's clocks are unknown, each name needs a limit of its own.
+            late = self.home is not None and asks and not nodes.not_after(started)
+            if self._missing < nodes.quorum or late:
                 self._send_singly()
                 return
             command = self._command()
             nodes.undecided += 1
             nodes.singles = nodes.singles + 1 if self.names == 1 else 0
             for index in sent_to:
-                nodes.nodes[index].send_batch(command, self, index, now=now)
+                servers[index].send_batch(command, self, index, now=now)
             for release in self.releases if self.absent else ():
                 nodes.deliver(release.command(), release, tuple(self.absent))
         finally:
@@ -202,18 +219,35 @@ class Batch(SentBatch):
             self._give_up_at = 0.0 if not_after else until
         if len(releases) + len(asks) == 1:
             return self._acquire(asks[0]) if asks else releases[0].command()
-        names = [release.spec.all_keys for release in releases]
-        names += [ask.spec.all_keys for ask in asks]
-        locks, counters, *others = zip(*names, strict=True)
-        keys = [*locks, *chain(*others), *counters[len(releases) :]]
-        terms: tuple[Word, ...] = 1, 0, 0, context.retention, 0
-        if asks:
-            terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
-        args: list[Word] = [BATCH, len(releases), *terms]
-        args += [release.owner for release in releases]
         owners = [ask.owner for ask in asks]
         singles = partial(self._singles, releases, asks)
-        command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
+        command: BatchCommand
+        if self.home is not None:
+            more = pack((ms(self.ttl), *self._limits, *self.waits))[4:] if asks else b""
+            words = 5 + len(self.waits) if asks else 0
+            each = [
+                head(one.spec.script, one.spec.release_keys, RELEASE, 1) + pack((one.owner,))[4:]
+                for one in releases
+            ]
+            each += [
+                head(one.spec.script, one.spec.all_keys, ACQUIRE, words)
+                + pack((one.owner,))[4:]
+                + more
+                for one in asks
+            ]
+            command = BatchCommand(None, (), (BATCH,), owners, singles)
+            command.size, command.packed = len(each), b"".join(each)
+        else:
+            names = [release.spec.all_keys for release in releases]
+            names += [ask.spec.all_keys for ask in asks]
+            locks, counters, *others = zip(*names, strict=True)
+            keys = [*locks, *chain(*others), *counters[len(releases) :]]
+            terms: tuple[Word, ...] = 1, 0, 0, context.retention, 0
+            if asks:
+                terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
+            args: list[Word] = [BATCH, len(releases), *terms]
+            args += [release.owner for release in releases]
+            command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
         command.unlimited = bool(releases)
         command.wakes = [key for release in releases for key in release.spec.watched]
         if asks:
@@ -233,7 +267,9 @@ class Batch(SentBatch):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`; a quorum of equal ones decides the batch."""
-        node, asks, releases = self._nodes.nodes[index], self.asks, self.releases
+        voter, asks, releases = self._nodes.nodes[index], self.asks, self.releases
+        node = self.home or voter
+        voter.round_trip = node.round_trip
         if self._split or (asks and self.started < node.trust.votes_from):
             agrees = False
         elif self.agreeing:
@@ -241,30 +277,17 @@ class Batch(SentBatch):
         elif agrees := (numbers := plain(reply, len(releases), len(asks))) is not None:
             self.numbers, self._first = numbers, reply[:-1]
         if agrees:
-            if asks and node.lack is not None:
+            if asks and (node.lack or voter.lack) is not None:
                 node.note(None)
+                voter.note(None)
             self.agreeing.append(index)
             if len(self.agreeing) == self._nodes.quorum:
                 self._decide()
-        elif type(reply) is Failure and reply.code == NO_RIGHT and len(releases + asks) > 1:
-            self._ask_singly(index, reply)
         else:
             self._count(index, reply)
         self._missing -= 1
         if not self._missing:  # end the circle of asks and batch, which only a collector frees
             self.asks, self.releases = [], []
-
-    def _ask_singly(self, index: int, denied: Failure) -> None:
-        """Ask node `index` for each name alone: the user may lack the right to one of them only."""
-        self._split_up()
-        for release in self.releases:
-            self._nodes.nodes[index].deliver(release.command(), release, index)
-        for ask in self.asks:
-            attempt = ask.alone()
-            if ask in self.context.undos and not ask.future.done():
-                self._nodes.nodes[index].ask(self._acquire(ask), attempt, index)
-            else:  # the call is over, and its release may have been sent
-                attempt.on_reply(index, denied)
 
     def _decide(self) -> None:
         self.voters = tuple(self.agreeing)
@@ -279,13 +302,31 @@ class Batch(SentBatch):
                 ask.future.set_result(None)
 
     def _count(self, index: int, reply: Any) -> None:
-        """Count a reply for each name alone."""
+        """Count a reply for each name alone; ask for it alone if this one does not tell."""
         self._split_up()
-        parts = parts_of(reply, len(self.releases), len(self.asks))
-        for release, part in zip(self.releases, parts, strict=False):
-            release.on_reply(index, part)
-        for ask, part in zip(self.asks, parts[len(self.releases) :], strict=True):
-            ask.alone().on_reply(index, part)
+        node, home, releases = self._nodes.nodes[index], self.home, self.releases
+        parts = parts_of(reply, len(releases), len(self.asks))
+        # The user may lack the right to one of several names only.
+        undone = UNDONE if home is not None else (NO_RIGHT,) if len(parts) > 1 else ()
+        for release, part in zip(releases, parts, strict=False):
+            if type(part) is Failure and part.code in undone:
+                node.deliver(release.command(), release, index)
+            else:
+                release.on_reply(index, part)
+        barred = home is not None and self.started < home.trust.votes_from
+        for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
+            attempt, told, failed = ask.alone(), part, type(part) is Failure
+            alive = ask in self.context.undos and not ask.future.done()
+            if failed and part.code in undone and alive:  # otherwise its release was sent
+                node.ask(self._acquire(ask), attempt, index)
+                continue
+            if home is not None:
+                if failed and part.code:
+                    home.note(part)
+                told = quarantined(home) if barred else part
+                if type(told) is Failure:
+                    told = told_by(home.address, told)
+            attempt.on_reply(index, told)
 
     def _split_up(self) -> None:
         """Decide each name alone from now on; releases count the replies so far."""
@@ -305,10 +346,9 @@ def batch_release(context: Context, one: Release, *, joined: bool) -> None:
     joined: a task of this process asks for the name now, so its acquire may join the batch.
     """
     spec, nodes = one.spec, context.multiplexer
-    if nodes.batch == 1:  # no other release may join it
-        nodes.deliver(one.command(), one, nodes.everyone)
-        return
-    batch = (nodes.unsent and _with_room(nodes.unsent, spec, None)) or Batch(context, spec)
+    home = nodes.home and nodes.home(spec.all_keys)
+    room = nodes.unsent and _with_room(nodes.unsent, spec, None, home)
+    batch = room or Batch(context, spec, home)
     batch.releases.append(one)
     _send_soon(nodes, batch, wait=joined)
 
@@ -323,8 +363,9 @@ def _put(ask: Ask) -> None:
     # call, and the release of that call sends all batches.
     context, spec = ask.context, ask.spec
     nodes = context.multiplexer
-    room = nodes.batch > 1 and nodes.unsent and _with_room(nodes.unsent, spec, ask)
-    ask.batch = batch = room or Batch(context, spec)
+    home = nodes.home and nodes.home(spec.all_keys)
+    room = nodes.unsent and _with_room(nodes.unsent, spec, ask, home)
+    ask.batch = batch = room or Batch(context, spec, home)
     if not batch.asks:
         batch.ttl, batch.waits = ask.ttl, ask.waits
     batch.asks.append(ask)
@@ -332,11 +373,14 @@ def _put(ask: Ask) -> None:
     _send_soon(nodes, batch, wait=False)
 
 
-def _with_room(unsent: list[Any], spec: LockSpec, ask: Ask | None) -> Batch | None:
+def _with_room(
+    unsent: list[Any], spec: LockSpec, ask: Ask | None, home: ServerNode | None
+) -> Batch | None:
     """Return a batch that a release (None), or an acquire with the same terms, may join."""
     batch: Batch  # nothing else puts itself in there
-    for batch in unsent if len(unsent) <= MOST_UNSENT else unsent[-MOST_UNSENT:]:
-        if batch.spec.form != spec.form or batch.sent:
+    most = MOST_UNSENT if home is None else 8 * MOST_UNSENT
+    for batch in unsent[-most:]:
+        if batch.spec.form != spec.form or batch.sent or batch.home is not home:
             continue
         if ask is None or not batch.asks or (batch.ttl == ask.ttl and batch.waits == ask.waits):
             batch.names += 1

@@ -72,6 +72,8 @@ class LockSpec:
     for a lock whose acquires and releases go to a node alone."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
+    release_keys: tuple[str, ...] = field(init=False)
+    """The keys of a release."""
 
     @property
     def pace_key(self) -> QueueKey:
@@ -84,8 +86,9 @@ class LockSpec:
         return () if self.phased and not self.shared else self.keys[::2]
 
     def __post_init__(self) -> None:
-        queue = (self.queue,) if self.queue else ()
-        self.all_keys = (*self.keys, *queue, *self.neighbours)
+        own = (*self.keys, self.queue) if self.queue else self.keys
+        self.all_keys = (*own, *self.neighbours)
+        self.release_keys = self.all_keys if self.phased else own
         batched = self.script.batches and not self.exempt
         self.form = (self.script, len(self.all_keys)) if batched else None
 
@@ -145,8 +148,7 @@ class LockSpec:
 
         It is resent until `retry_until` to nodes that were asked after `asked_since`.
         """
-        keys = (*self.keys, self.queue) if self.queue else self.keys
-        keys = self.all_keys if self.phased else keys
+        keys = self.release_keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
     def beside(self, kind: str) -> list[str]:

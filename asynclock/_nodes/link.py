@@ -23,6 +23,7 @@ from .wire import (
     ACQUIRE,
     BATCH,
     CACHING,
+    GRANTED,
     NO_RIGHT,
     NOBODY,
     NOT_REDIS,
@@ -82,7 +83,6 @@ class Link(asyncio.Protocol):
     def __init__(self, listener: LinkListener, timeout: float) -> None:
         self.listener = listener
         self.timeout: float = timeout
-        """Seconds in which each command must be answered."""
         self.in_cluster: bool = listener.in_cluster
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(
@@ -91,6 +91,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
+        self._half: list[Any] = []
+        """The first replies to an incomplete bundle."""
         self._overdue = 0
         self._sent = self._due = 0.0
         self.trip: float = 0.0
@@ -201,7 +203,6 @@ class Link(asyncio.Protocol):
     # out
 
     def flush(self) -> None:
-        """Write all queued commands."""
         if self.before_write is not None:
             self.before_write()
         self._write()
@@ -255,7 +256,7 @@ class Link(asyncio.Protocol):
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
-                if type(reply) is ServerError:
+                if type(reply) is ServerError or command.size > 1:
                     errors = errors or ErrorReplies(self, self._in_flight)
                     errors.late(reply, index, command)
             elif doubt is not None and command.op in WRITES:
@@ -286,6 +287,8 @@ class Link(asyncio.Protocol):
             # Not permanent if this server has completed a handshake in the protocol before.
             cause = "it does not speak the Redis protocol"
             self.close(cause, permanent=not self._greeted, code=NOT_REDIS)
+        if self.in_cluster:
+            replies = self._join(replies)
         if len(replies) > len(self._in_flight):
             # A server that is full or protected says so before it is asked.
             refused = type(replies[0]) is ServerError and not (self._greeted or self._in_flight)
@@ -293,6 +296,19 @@ class Link(asyncio.Protocol):
             self.close(end.cause, permanent=end.permanent, code=end.code)
             return []
         return replies
+
+    def _join(self, replies: list[Any]) -> list[Any]:
+        """Return the replies that are complete; those to a bundle as BATCH would reply."""
+        replies, joined, at = self._half + replies, [], 0
+        for number in range(len(self._in_flight)):  # no iterator: it may grow
+            command = self._in_flight[number][3]
+            end = at + command.size
+            if end > len(replies):
+                break
+            joined.append(as_batch(command, replies[at:end]) if command.size > 1 else replies[at])
+            at = end
+        self._half = replies[at:]
+        return joined if len(joined) < len(self._in_flight) else joined + self._half
 
     # time
 
@@ -363,7 +379,6 @@ class Patience:
         self._arm()
 
     def cancel(self) -> None:
-        """End the limit without calling `over`."""
         self._timer.cancel()
 
     def _arm(self) -> None:
@@ -396,7 +411,6 @@ class Undoing:
     def __init__(self) -> None:
         self._by_owner: dict[Word, list[Command]] = {}
         self._newest: Entry | None = None
-        """The last entry that was looked at."""
 
     def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
         """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
@@ -430,7 +444,6 @@ class ErrorReplies:
     def __init__(self, link: Link, in_flight: Sequence[Entry]) -> None:
         self._link = link
         self._in_flight = in_flight
-        """The commands without a reply."""
         self._undoing: Undoing | None = None
 
     def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
@@ -450,15 +463,30 @@ class ErrorReplies:
             sink.on_reply(index, known)
             _demoted(self._link, known.cause)
 
-    def late(self, error: Exception, index: int, command: Command) -> None:
+    def late(self, error: Any, index: int, command: Command) -> None:
         """Take an error that came after the timeout: a key may still need its release."""
-        # A batch is denied as a whole, even if the user has no right to one of its names only.
-        denied = failure(error).code == NO_RIGHT
-        for part in command.parts:
-            if part.retry_until and denied and part is not command:
-                Link.send(self._link, part, NOBODY, index)
-            elif part.retry_until:
-                self.take(error, NOBODY, index, part)
+        for number, part in enumerate(command.parts):
+            one = error if type(error) is ServerError else error[1][number]
+            if part.retry_until and type(one) is ServerError:
+                # A batch is denied as a whole, even if the user has no right to one name only.
+                if part is not command and failure(one).code == NO_RIGHT:
+                    Link.send(self._link, part, NOBODY, index)
+                else:
+                    self.take(one, NOBODY, index, part)
+
+
+def as_batch(command: Command, replies: list[Any]) -> list[Any]:
+    """Return what BATCH would reply in place of these replies."""
+    odd = clock = 0
+    acquires = len(replies) - len(command.claims)
+    for n, reply in enumerate(replies):
+        if type(reply) is list and len(reply) > 1:
+            clock = reply[-1]
+            if reply[0] == GRANTED and not reply[-2]:
+                replies[n] = reply[1] if n >= acquires else GRANTED
+                continue
+        odd = 1
+    return [odd, replies, clock]
 
 
 def look_inside(link: Link, reply: Any) -> None:

@@ -1,7 +1,4 @@
-"""All nodes of a manager: sends one request to all of them in a tick, and waits for their votes.
-
-Also compares these nodes with the record of the fleet's set, which the nodes keep.
-"""
+"""All nodes of a manager: sends one request to all of them in a tick, and waits for their votes."""
 
 from __future__ import annotations
 
@@ -55,11 +52,12 @@ class Multiplexer:
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.everyone: range = range(len(self.nodes))
-        """The numbers of all nodes."""
         self.quorum: int = majority(len(self.nodes))
         self.batch = batch
         """Maximum number of leases in one renewal command. 1 on a Cluster: there all commands have
         one name."""
+        self.home: Any = getattr(nodes[0], "home", None) if len(nodes) == 1 else None
+        """Returns the server that has some keys, if a Cluster is the only node; else None."""
         self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""
@@ -108,7 +106,6 @@ class Multiplexer:
 
     @property
     def started(self) -> bool:
-        """Whether connecting has begun."""
         return self.loop is not None
 
     def check_loop(self) -> None:
@@ -142,7 +139,6 @@ class Multiplexer:
             await asyncio.gather(*(node.finish() for node in self.nodes))
 
     async def state_change(self) -> None:
-        """Wait until the state of a node may have changed."""
         await self._changed.wait()
 
     def _note_change(self) -> None:
@@ -167,10 +163,9 @@ class Multiplexer:
         if self.unsent:
             unsent, self.unsent = self.unsent, []
             for one in unsent:
-                one.send(now=ends and one is unsent[-1])
+                one.send(now=ends and (self.home is not None or one is unsent[-1]))
 
     def write(self) -> None:
-        """Write all queued commands now instead of at the end of the tick."""
         for node in self.nodes:
             node.write()
 
@@ -314,8 +309,6 @@ def quarantined(node: Node) -> Failure:
 
 
 class Readiness:
-    """Waits for the states of a manager's nodes."""
-
     def __init__(self, nodes: Multiplexer) -> None:
         self._nodes = nodes
 

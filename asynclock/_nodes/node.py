@@ -1,7 +1,6 @@
 """A node as the engine sees it: one voter, whatever servers it consists of.
 
-Each request gets a reply or a Failure. A node connects and reconnects by itself. What a server's
-node consists of is here as well: its log, its watch, and what the server must still get.
+Each request gets a reply or a Failure. A node connects and reconnects by itself.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class Node(Protocol):
     address: str
     """The address for messages; distinct among the nodes of a manager."""
     settings: NodeSettings
-    """The settings that all nodes share."""
     trust: Trust
     """What is known of the node over all its connections."""
     watched_keys: Collection[str] = ()
@@ -282,8 +280,7 @@ async def leave_replica(node: Node, link: Link, times: int) -> None:
 # are idempotent per owner, and leaves per ticket, so a doubtful one is kept and resent when the
 # node is back, until the node has answered and no late acquire can follow. There is one entry and
 # one retry schedule per operation and owner (or ticket), and none for an owner whose requests never
-# went to the node. So the number of entries is limited by the leases that were held or requested
-# when a connection broke, however often that happens.
+# went to the node.
 
 
 RETRY_MARGIN = 0.1
@@ -359,7 +356,6 @@ class PendingReleases:
                 self._drop(pending)
 
     def clear(self) -> None:
-        """Drop all entries and their retry schedules."""
         for pending in list(self._kept.values()):
             self._drop(pending)
 
@@ -370,7 +366,6 @@ class PendingReleases:
     # one entry
 
     def answered(self, pending: PendingRelease, reply: object) -> None:
-        """Handle the node's reply, or its Failure, to one release."""
         if self._kept.get(pending.command.undoes) is not pending:
             return
         left = self.late_acquires.get(pending.command.owner, 0.0) - _clock.now()
@@ -471,7 +466,6 @@ class ConnectBacklog:
             self._timer = Patience(self._patience, self._give_up)
 
     def take(self) -> list[Waiting]:
-        """Return and clear the backlog."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

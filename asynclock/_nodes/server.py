@@ -3,8 +3,7 @@
 A node reconnects by itself: one task keeps a link open, with random pauses between attempts.
 
 Each request gets a reply or a Failure. While the server is known to be down, or its link is
-stalled, requests fail at once, so that it never costs an acquire a full timeout. A release or a
-leave that may have been lost with a connection is sent again as soon as the server is back.
+stalled, requests fail at once, so that it never costs an acquire a full timeout.
 """
 
 from __future__ import annotations
@@ -113,7 +112,6 @@ class ServerNode(Node):
 
     @property
     def link(self) -> Link | None:
-        """The open link, or None."""
         return self._link
 
     @property

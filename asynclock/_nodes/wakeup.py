@@ -28,7 +28,6 @@ class Wakeups:
         self._quorum = quorum
         # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
         self.watched: dict[str, dict[Watch, None]] = {}
-        """The watches of each key."""
 
     def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
         """Start to watch `keys`; call `close` when done.
@@ -68,7 +67,6 @@ class Wakeups:
             watch.count(node)
 
     def drop(self, watch: Watch) -> None:
-        """Remove a watch from all its keys."""
         for key in watch.keys:
             watches = self.watched.get(key)
             if watches is not None:

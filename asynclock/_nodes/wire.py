@@ -84,6 +84,8 @@ class Command:
     """Whether the command carries the script's source instead of its SHA-1."""
     unlimited: bool
     """Whether a link with MAX_IN_FLIGHT unanswered commands still takes this one."""
+    size = 1
+    """Number of replies; a bundle has one for each name."""
     wakes: Sequence[str]
     """The keys that this changes and that tasks of this process may watch. When a link sends
     the command, it wakes them: a server sends no push for a change of our own, but forgets that
@@ -199,11 +201,11 @@ ASKING: Final = Command.plain("ASKING")
 
 
 class BatchCommand(Command):
-    """Several releases and acquires of one script, as one command."""
+    """Several releases and acquires of one script, as one command, or as a bundle: one for each."""
 
     def __init__(
         self,
-        script: Script,
+        script: Script | None,
         keys: Sequence[str],
         args: Sequence[Word],
         claims: Sequence[Word],
@@ -225,6 +227,13 @@ class BatchCommand(Command):
         if self._parts is None:  # kept, because each command that is rejected asks again
             self._parts = self._singles()
         return self._parts
+
+
+@functools.lru_cache(maxsize=2048)
+def head(script: Script, keys: Sequence[str], op: Word, more: int) -> bytes:
+    """Return the packed beginning of a command, up to its operation; `more` words follow."""
+    words = pack(("EVALSHA", script.sha, len(keys), *keys, op)).partition(b"\n")[2]
+    return b"*%d\r\n%b" % (4 + len(keys) + more, words)
 
 
 class Script:

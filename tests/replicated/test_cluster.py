@@ -202,6 +202,42 @@ async def test_a_slot_moves_at_once_while_its_names_are_used(
         await becomes(partial(keys_in, slot, server), left)
 
 
+@pytest.mark.parametrize("how", ["key by key", "at once"])
+async def test_slots_move_in_the_midst_of_batches(
+    topologies: Topologies, cluster: RedisCluster, connect: Connect, how: str
+) -> None:
+    """Thirty names share commands; no fence falls, no key is left, and no call fails."""
+    if how == "at once":
+        cluster = await topologies.get("atomic", lambda: RedisCluster(3, 1, binary=find_atomic()))
+    locks = connect(*cluster.addresses, acks=1, restart_guard=False)
+    names = [name_on(cluster, 0, number) for number in range(30)]
+    fences: dict[str, list[int]] = {name: [] for name in names}
+    ends, moved = [await cluster.primary(shard) for shard in (0, 1)], False
+
+    async def again_and_again(name: str) -> None:
+        while not moved:
+            async with locks.lock(name, timeout=20) as lease:
+                fences[name].append(lease.fence)
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(again_and_again(name))
+        for source, target in (ends, ends[::-1]):
+            for slot in map(slot_of, names[:5]):
+                if how == "at once":
+                    await move_at_once(slot, source, target)
+                    await cluster.ready()
+                else:
+                    moving = Migration(slot, source, target)
+                    await moving.begin()
+                    await asyncio.sleep(0.03)
+                    await moving.end(cluster)
+        moved = True
+    assert all(found == sorted(set(found)) and len(found) > 5 for found in fences.values())
+    assert [await holder(ends[0], name) for name in names] == [None] * 30
+
+
 async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
     cluster: RedisCluster, connect: Connect
 ) -> None:

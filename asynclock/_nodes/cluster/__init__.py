@@ -1,8 +1,7 @@
 """A Redis Cluster, one voter of many servers: a command goes to the server that has its hash slot.
 
-Every primary in the cluster's view is a node with its own guards, so a promoted replica does not
-vote before all leases that it may have missed have ended. The view is read again every second from
-several servers, because an old primary that resumes doesn't know of its replacement at once.
+Every primary in the cluster's view is a node with its own guards. The view is read again every
+second from several servers (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from ..wire import (
 )
 from .shards import (
     SLOTS,
-    Address,
     ClusterTrust,
     KeptNodes,
     Shards,
@@ -73,9 +71,11 @@ class ClusterNode(Node):
             equip=self._equip,
             look_again=self.look_again,
         )
-        self.trust: Trust = ClusterTrust(settings.max_ttl, self._shards.nodes)
+        self.primaries = self._shards.nodes
+        """By address, those of the present view."""
+        self.trust: Trust = ClusterTrust(settings.max_ttl, self.primaries)
         self.random: Callable[[], float] = random.random
-        self._owners: list[ServerNode | None] = [None] * SLOTS
+        self.owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands(lambda: self._cause)
         self.claiming: dict[Word, RoutedCommand] = {}
@@ -93,7 +93,6 @@ class ClusterNode(Node):
         RoutedCommand(self, command, sink, index, arm=arm).go()
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        """Send a release, now or when the server that has its keys is back."""
         claim = self.claiming.get(command.owner)
         if claim is not None and claim.give_up():
             sink.on_reply(index, NEVER)
@@ -102,17 +101,12 @@ class ClusterNode(Node):
 
     @property
     def silence(self) -> None:
-        """Always None, because each server of a cluster fails on its own."""
+        """Always None: each server fails on its own."""
 
-    @property
-    def takes_batches(self) -> bool:
-        """Always True: all keys of a script must be in one hash slot, so a batch has one name."""
-        return True
+    takes_batches = False  # a batch goes to the `home` of its names
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        self.ask(command, sink, index)
-        if now:
-            self.write()
+        """Not called, because of `takes_batches`."""
 
     def write(self) -> None:
         for server in self.shards:
@@ -127,43 +121,28 @@ class ClusterNode(Node):
 
     @property
     def votes_from(self) -> float:
-        """The moment from which the guards let every server vote."""
         return max((shard.trust.votes_from for shard in self.shards), default=0.0)
 
     def note(self, answer: Failure | None) -> None:
-        """Take in the last answer; the server that gave it has logged it."""
         self.lack = answer
 
-    # what a routed command asks for
+    def home(self, keys: tuple[str, ...]) -> ServerNode | None:
+        """Return the primary that serves the slot of these keys, or None if none is known."""
+        slot = slot_of(keys)
+        return None if slot is None else self.owners[slot]
 
-    def owner(self, slot: int) -> ServerNode | None:
-        """Return the primary that serves `slot`, or None if none is known."""
-        return self._owners[slot]
+    # what a routed command asks for
 
     @property
     def shards(self) -> tuple[ServerNode, ...]:
         """The primaries of the present view, for callers that scan all keys."""
-        return tuple(self._shards.nodes.values())
-
-    def shard_at(self, address: Address | None) -> ServerNode | None:
-        """Return the primary at `address`, or None if the view has none there."""
-        return None if address is None else self._shards.nodes.get(address)
-
-    def address_of(self, shard: ServerNode) -> Address:
-        """Return the address of a primary; that of a seed if the primary left the view."""
-        known = self._shards.nodes.items()
-        return next((at for at, one in known if one is shard), self._seeds[0])
-
-    def moved(self, slot: int, shard: ServerNode) -> None:
-        """Note that `shard` serves `slot` now, as a server replied."""
-        self._owners[slot] = shard
+        return tuple(self.primaries.values())
 
     def look_again(self) -> None:
         """Read the view again soon, because it may be outdated."""
         self._wanted.set()
 
     def park(self, command: RoutedCommand) -> None:
-        """Keep a command for the next view, until its timeout."""
         if self._cause.permanent:
             command.fail(self._cause)
             return
@@ -208,8 +187,7 @@ class ClusterNode(Node):
             return
         self._cause = Failure("no server has its slot")
         gone = self._shards.adopt(view)
-        nodes = self._shards.nodes
-        self._owners = [None if at is None else nodes[at] for at in view.owners]
+        self.owners = [None if at is None else self.primaries[at] for at in view.owners]
         gone += self._reader.follow(view)
         for node in gone:
             self._take_over(node)
@@ -249,7 +227,7 @@ class ClusterNode(Node):
 
     def _shard_connected(self, shard: Node) -> None:
         self.trust.facts = shard.trust.facts
-        self.tracking = all(node.tracking for node in self._shards.nodes.values())
+        self.tracking = all(node.tracking for node in self.shards)
         self.on_connect(self)
         if self.rejected is not None:
             shard.rejected = self.rejected
@@ -277,7 +255,6 @@ class ClusterNode(Node):
         await asyncio.gather(*(node.finish() for node in (*self.shards, *self._reader)))
 
     def check_clock(self) -> None:
-        """Ask for every server's clock now."""
         for shard in self.shards:
             shard.check_clock()
 
@@ -312,12 +289,10 @@ class ParkedCommands:
         """Each command in its order, and the timer that ends its wait."""
 
     def park(self, command: RoutedCommand) -> None:
-        """Keep a command for the next view, until its timeout."""
         left = max(0.0, command.until - _clock.now())
         self._keep(command, left, lambda: command.fail(self._why()))
 
     def retry(self, command: RoutedCommand) -> None:
-        """Send a command again after TRY_AGAIN seconds."""
         self._keep(command, TRY_AGAIN, command.go)
 
     def _keep(self, command: RoutedCommand, seconds: float, then: Callable[[], None]) -> None:
@@ -340,12 +315,10 @@ class ParkedCommands:
         return timer is not None
 
     def resume(self) -> None:
-        """Send all commands in their order, because there is a new view."""
         for command in filter(self.drop, tuple(self._waiting)):
             command.go()
 
     def fail(self, failure: Failure) -> None:
-        """Fail all commands with `failure`."""
         for command in filter(self.drop, tuple(self._waiting)):
             command.fail(failure)
 
@@ -373,6 +346,7 @@ class RoutedCommand:
         "_cluster",
         "_command",
         "_index",
+        "_keys",
         "_left",
         "_released",
         "_sent",
@@ -404,7 +378,8 @@ class RoutedCommand:
         self.until = now + cluster.settings.node_timeout
         self.release = release
         """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
-        self.slot = slot_of(tuple(command.keys))
+        self._keys = tuple(command.keys)
+        self.slot = slot_of(self._keys)
         self._claims = command.op == ACQUIRE
         if self._claims:
             cluster.claiming[command.owner] = self
@@ -414,7 +389,7 @@ class RoutedCommand:
         if self.slot is None:
             self._answer(APART)
             return
-        shard = self._cluster.owner(self.slot)
+        shard = self._cluster.home(self._keys)
         if shard is not None:
             self._send(shard, self._command)
         else:
@@ -487,13 +462,15 @@ class RoutedCommand:
 
     def _follow(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
-        address = read_redirect(failure.cause, cluster.address_of(shard))
+        known = cluster.primaries
+        asked = next((at for at, one in known.items() if one is shard), ("", 0))
+        address = read_redirect(failure.cause, asked)
         # Use only servers in the cluster's own view: an address in a reply proves nothing.
-        target = cluster.shard_at(address)
+        target = None if address is None else known.get(address)
         if failure.code == "MOVED":
             cluster.look_again()
             if target is not None and self.slot is not None:
-                cluster.moved(self.slot, target)
+                cluster.owners[self.slot] = target
                 self.go()
             else:
                 cluster.park(self)

@@ -362,7 +362,6 @@ class ViewReader:
         return iter(self._sources.values())
 
     async def read(self) -> tuple[Mapping[Address, View], Sequence[Failure]]:
-        """Return the view of each server that has one, and why others have none."""
         if not self._sources:
             for seed in self._seeds:
                 self._sources[seed] = self._source(seed)

@@ -263,11 +263,9 @@ class WatchedNode(ServerNode):
 
 
 # ---- Watched by Sentinels: they name it, and its link is closed when they name another -----------
-# All Sentinels are asked. The primary is the server that a majority of the configured Sentinels
-# names, because a Sentinel that was cut off keeps naming the old primary. They are asked again
-# every second while a connection is open. An old primary that resumes acts as the primary until a
-# Sentinel demotes it, which takes seconds; one that is cut off together with its clients goes on
-# without end. https://redis.io/docs/latest/develop/reference/sentinel-clients/
+# All Sentinels are asked, and every second again while a connection is open. The primary is the
+# server that a majority of the configured ones names (decision 0020).
+# https://redis.io/docs/latest/develop/reference/sentinel-clients/
 
 
 SENTINEL_PORT = 26379

@@ -1,11 +1,13 @@
 """The commands that the engine builds, word by word, and the reply to one for several names."""
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from asynclock._engine.outbox import RELEASED, parts_of, plain
+from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
 from asynclock._engine.spec import ms
 from asynclock._nodes.wire import GRANTED, UNREADABLE, Command, Failure, ServerError
 from asynclock._primitives import lock
@@ -55,6 +57,25 @@ def test_specs_are_kept_by_prefix_and_name() -> None:
 
 
 # commands for several names
+
+
+@pytest.mark.parametrize("waits", [(), (2000,), (2000, "t", 0, 1)])
+def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
+    """As they would be sent alone, byte by byte."""
+    nodes = SimpleNamespace(unsent=[], fence_floor=lambda _: 7, not_after=lambda _: 8)
+    settings = SimpleNamespace(node_timeout=0.25)
+    context: Any = SimpleNamespace(multiplexer=nodes, settings=settings, retention=9)
+    named = [
+        SimpleNamespace(spec=one, owner="Ä", command=partial(one.release, "Ä", 1.0, 2.0))
+        for one in (SPEC, PHASED, replace(SPEC, queue=""))
+    ]
+    for releases, asks in ((named, named), (named, []), ([], named)):
+        batch: Any = Batch(context, SPEC, cast("Any", object()))
+        batch.ttl, batch.waits, batch.started = 2.5, waits, 48.0
+        batch.releases, batch.asks = releases, asks
+        bundle = batch._command()
+        assert bundle.packed == b"".join(part.packed for part in bundle.parts)
+        assert (bundle.size, bundle.unlimited) == (len(releases + asks), bool(releases))
 
 
 NOW, AWAY = 1 << 50, Failure("away")

@@ -52,10 +52,13 @@ def cases(table: str) -> dict[str, tuple[str, ...]]:
 def command(words: str) -> Command:
     """Make a command of the words by which a table names it."""
     op, *args = words.split()
-    if op == BATCH:
+    if op in (BATCH, "bundle"):
         parts = [command(part.replace(":", " ")) for part in args]
         claims = [word for part in parts for word in part.claims]
-        return BatchCommand(SCRIPT, ("k",), (BATCH, *args), claims, lambda: parts)
+        batch = BatchCommand(SCRIPT, ("k",), (BATCH, *args), claims, lambda: parts)
+        if op == "bundle":
+            batch.size, batch.packed = len(parts), b"".join(part.packed for part in parts)
+        return batch
     if op == "record":
         return reading_record("#set")[1]
     if not args:
@@ -116,6 +119,7 @@ class Dialogue(asyncio.Transport):
             "ask": lambda words: self._ask(words, {}),
             "now": lambda words: self._ask(words, {"now": True}),
             "tracks": lambda _: setattr(link, "tracking", True),
+            "cluster": lambda _: setattr(link, "in_cluster", True),
             "arm": lambda words: link.send(command(words).behind(CACHING), self.sink(words), 0),
             "future": lambda word: self._futures.update({word: link.ask(command(word))}),
             "cancel": lambda word: self._futures[word].cancel() and None,

@@ -49,6 +49,9 @@ class Cluster:
         self.pending = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
         self.parked = ParkedCommands(lambda: Failure("no view"))
         self.claiming: dict[Any, Any] = {}
+        self.owners: dict[int, Any] = {}
+        here = ("10.0.0.1", 7000)
+        self.primaries = SimpleNamespace(items=lambda: [(here, self)], get=lambda _: self)
 
     # a server
 
@@ -71,15 +74,8 @@ class Cluster:
 
     # the Cluster
 
-    def owner(self, _slot: int) -> Any:
+    def home(self, _keys: tuple[str, ...]) -> Any:
         return self
-
-    shard_at = owner
-
-    def address_of(self, _shard: Any) -> tuple[str, int]:
-        return "10.0.0.1", 7000
-
-    def moved(self, slot: int, shard: Any) -> None: ...
 
     def look_again(self) -> None:
         self.looks += 1

@@ -317,7 +317,47 @@ LATE = cases(f"""
 KNOWN = {**SENT, **ANSWERS, **STANDSTILLS, **ENDS, **FORGOTTEN, **LATE}
 
 
-@pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
+BUNDLES = cases(f"""
+    the replies to a bundle are one, as that to a batch, however they come
+      cluster
+      ask bundle release:a acquire:b
+      ask c
+      tick -> writes release a, acquire b, c
+      reads *3, :1, $0, , :7
+      reads *4, :1, :9
+      reads $0, , :8, +x -> bundle release:a acquire:b: [0, [1, 9], 8]; c: x
+    each odd reply is that of its name
+      cluster
+      ask bundle release:a acquire:b acquire:c
+      tick -> writes release a, acquire b, acquire c
+      reads *3, :1, *1, +you, :7, *3, :0, :5, :8, -MOVED 1 b:7
+        -> bundle release:a acquire:b acquire:c:
+        [1, [[1, [b'you'], 7], [0, 5, 8], ServerError('MOVED 1 b:7')], 8]
+    a reply too much ends the connection
+      cluster
+      ask bundle release:a acquire:b
+      tick -> writes release a, acquire b
+      reads +1, +2, +3
+      tick -> end of batch release:a acquire:b; bundle release:a acquire:b:
+        ! it sent a reply without a request
+    a connection that breaks in its midst has answered no name
+      cluster
+      ask bundle release:a acquire:b
+      tick -> writes release a, acquire b
+      reads *3, :1, $0, , :7
+      lose -> end of batch release:a acquire:b; bundle release:a acquire:b:
+        ! the server closed the connection
+    a release that came too late to a script that is forgotten is sent again
+      cluster
+      ask bundle release:a acquire:b
+      tick -> writes release a, acquire b
+      wait 1.01 -> bundle release:a acquire:b: {NO_ANSWER}
+      reads -NOSCRIPT No matching script, *3, :0, :5, :8
+      tick -> writes with source release a
+""")
+
+
+@pytest.mark.parametrize("lines", (KNOWN | BUNDLES).values(), ids=KNOWN | BUNDLES)
 @in_virtual_time
 async def test_a_link_to_a_known_server(lines: tuple[str, ...]) -> None:
     await Dialogue().play(lines)
