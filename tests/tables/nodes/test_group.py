@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
+import asynclock
 from asynclock import _clock
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import CLOCK_READING_AGE, Multiplexer
 from asynclock._nodes.node import NOT_AFTER_GRACE, NodeSettings
 from asynclock._nodes.replicated import CONFIRMED, POLL, WatchedNode, poll_patience
 from asynclock._nodes.wakeup import PUSH_WINDOW, QUORUM_PUSH_WINDOW, Wakeups
+from asynclock._nodes.wire import NOBODY, Failure
 from asynclock._process import Background
 from asynclock._rules.trust import Facts
 from asynclock.events import Observers
+from tests.tables.nodes.links import command
 from tests.tables.nodes.nodes import CLOCK, OLD, Hand, HandLink
 from tests.waiting import in_virtual_time
 
@@ -44,6 +47,47 @@ class Group:
 
     def heard(self) -> list[list[str]]:
         return [[words.removeprefix("sends ") for words in hand.heard] for hand in self.hands]
+
+    def flaw(self) -> str:
+        """Return why the manager refuses to work; "" if it does not."""
+        self.all.loop = asyncio.get_running_loop()
+        try:
+            self.all.ready()
+        except asynclock.ConfigurationError as error:
+            return str(error)
+        return ""
+
+
+class Unsent:
+    """A batch that tells when it is sent."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group, self.command, self.now = group, command(name), list[bool]()
+
+    def send(self, *, now: bool) -> None:
+        self.now.append(now)
+        for node in self.group.nodes:
+            node.send_batch(self.command, NOBODY, 0, now=now)
+
+
+@pytest.mark.parametrize("then", ["broadcast", "deliver"])
+@in_virtual_time
+async def test_what_waits_for_the_end_of_the_tick_goes_before_a_later_command(then: str) -> None:
+    """A release of this tick before the next acquire, an acquire before its own release."""
+    group = Group()
+    batches = [Unsent(group, "first"), Unsent(group, "second")]
+    group.all.unsent.extend(batches)
+    if then == "broadcast":
+        group.all.broadcast(command("PING"), NOBODY, arm=True)
+    else:
+        group.all.deliver(command("release me"), NOBODY, (0, 2))
+    last = ["PING behind CLIENT CACHING YES"] if then == "broadcast" else ["release me"]
+    both = ["first", "second"]
+    one = both + last
+    assert group.heard() == [one, one if then == "broadcast" else both, one]
+    assert [batch.now for batch in batches] == [[False], [False]]
+    group.all.flush(ends=True)
+    assert [len(batch.now) for batch in batches] == [1, 1], "each is sent once"
 
 
 @pytest.mark.parametrize(("pushing", "enough"), [(3, True), (2, True), (1, False), (0, False)])
@@ -94,6 +138,35 @@ async def test_clocks_are_read_anew_when_one_jumped_or_is_another_machines(event
 
 
 # ---- facts
+
+
+@in_virtual_time
+async def test_a_standstill_of_ours_is_told_once_with_its_length() -> None:
+    group, told = Group(), list[float]()
+    group.all.on_stood_still = told.append
+    group.read_clocks(0.0, 0.0, 0.0)
+    await asyncio.sleep(0.1)
+    group.read_clocks(5.1)
+    assert told == []
+    assert [words[-1:] for words in group.heard()] == [[], ["TIME"], ["TIME"]]
+    group.read_clocks(5.1, 5.1, 5.1)
+    assert [round(seconds) for seconds in told] == [5]
+    assert round(group.all.stood_still) == 5
+
+
+@in_virtual_time
+async def test_a_client_that_the_record_refuses_counts_no_reply_and_wakes_its_waiters() -> None:
+    group, now = Group(), _clock.now()
+    assert group.all.counts(0, now, (0,))
+    watch = group.all.wakeups.watch(("a",))
+    group.all._set_guard.failure = Failure("other nodes")
+    group.meet(0)
+    assert not group.all.counts(0, now, (0,))
+    assert watch.woken, "they learn it now"
+    assert group.flaw() == "other nodes"
+    group.all._set_guard.failure = None
+    group.meet(0)
+    assert group.flaw() == ""
 
 
 # ---- pushes
