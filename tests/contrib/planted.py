@@ -23,26 +23,7 @@ for _, one in ipairs(cjson.decode(ARGV[1])) do
 end
 """
 """Writes locks and waiters that have been there for a while, as real clients would have."""
-
-
-LONG = "asynclock:orders:shipping:eu-central-1:customer-0042:invoice"
-HOLDER = f"{'a' * 32}:worker-eu-central-1a.production.example.org:31337:ship"
-FENCE = 1795331604939299
-FILL = """
-for i = 1, ARGV[1] do
-  local owner = string.rep('0', 32) .. ':h:' .. i
-  redis.call('SET', string.format('asynclock:bulk:%06d', i), owner, 'PX', 600000)
-end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000)
-redis.call('SET', KEYS[1] .. ':#fence', ARGV[3], 'PX', 600000)
-"""
-
-
-async def fill(servers: Sequence[LocalServer], count: int) -> int:
-    """Write this number of locks, and one more with a long name and this fence."""
-    for server in servers:
-        await server.command("EVAL", FILL, 1, LONG, count, HOLDER, FENCE)
-    return FENCE
+LONG = "orders:shipping:eu-central-1:customer-0042:invoice"
 
 
 @dataclass
@@ -77,3 +58,10 @@ def planted(number: int, waiters: int = 0, *, name: str = "", left: float = 0) -
         [(0.9 if waiters == 1 else 19.7) * waiters / (place + 1) for place in range(waiters)],
         [f"{HOSTS[(number + place) % 5]}.example.org:{4100 + place}" for place in range(waiters)],
     )
+
+
+def bulk(count: int) -> list[Planted]:
+    """Make so many locks, and one more with a long name and a long holder."""
+    many = [Planted(f"bulk:{n:06d}", f"{'0' * 32}:h:{n}", 1.0, 600) for n in range(1, count + 1)]
+    holder = f"{'a' * 32}:worker-eu-central-1a.production.example.org:31337:ship"
+    return [*many, Planted(LONG, holder, 400.0, 600)]

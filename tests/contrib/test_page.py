@@ -18,7 +18,7 @@ from asynclock.errors import QuorumUnavailableError
 from asynclock.testing import LocalServer
 from tests.contrib.apps import TOKEN, memory, serving
 from tests.contrib.browser import Page, tab
-from tests.contrib.planted import LONG, fill, plant, planted
+from tests.contrib.planted import LONG, bulk, plant, planted
 from tests.contrib.test_serve import serve
 from tests.waiting import until
 
@@ -470,8 +470,8 @@ async def fits(page: Page, width: int, **look: Any) -> None:
 async def test_a_night_with_the_page(
     asynclock_nodes: list[LocalServer], tmp_path: Path, page: Page
 ) -> None:
-    await fill(asynclock_nodes, 350)
-    await plant(asynclock_nodes, [planted(1, 3, name="zoo"), planted(2, name="calm")])
+    named = planted(1, 3, name="zoo"), planted(2, name="calm")
+    await plant(asynclock_nodes, [*bulk(350), *named])
     config = tmp_path / "asynclock.toml"
     urls = [node.url for node in asynclock_nodes]
     config.write_text(f"nodes = {urls!r}\nrestart_guard = false\n")
@@ -503,7 +503,7 @@ async def test_a_night_with_the_page(
         await page.shows("locks", "invoice")
         await _looks_right(page)
         await page.run(OPEN)
-        await page.shows("lock-title", LONG.removeprefix("asynclock:"))
+        await page.shows("lock-title", LONG)
         await page.shows("lock-body", "3 of 3")
         for width in WIDTHS:
             await fits(page, width)
