@@ -156,6 +156,29 @@ async def test_an_owner_claims_its_key_until_the_answer() -> None:
     assert cluster.claiming == {}
 
 
+@pytest.mark.parametrize(
+    ("op", "reply", "lack", "noted", "looks"),
+    [
+        ("acquire", OOM, None, [OOM], 1),
+        ("extend", OOM, None, [], 1),
+        ("acquire", Failure("no answer within 1 s"), None, [], 1),
+        ("acquire", GRANT, OOM, [None], 0),
+        ("acquire", GRANT, None, [], 0),
+        ("extend", GRANT, OOM, [], 0),
+    ],
+)
+@in_virtual_time
+async def test_a_vote_or_its_error_is_noted_and_an_error_makes_the_view_doubtful(
+    op: str, reply: Any, lack: Failure | None, noted: list[Failure | None], looks: int
+) -> None:
+    """Perhaps another server has its slots by now."""
+    cluster = Cluster(reply, lack=lack)
+    _, (answer,) = cluster.send(op)
+    assert (cluster.noted, cluster.looks) == (noted, looks)
+    if isinstance(reply, Failure):
+        assert answer.cause == f"10.0.0.1:7000: {reply.cause}"
+
+
 @in_virtual_time
 async def test_a_server_of_a_cluster_that_connects_later_is_refused_as_well() -> None:
     locks = asynclock.connect("redis+cluster://10.255.255.1:7000")

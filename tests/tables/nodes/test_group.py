@@ -301,6 +301,22 @@ async def test_a_confirmation_counts_from_its_question_for_replies_and_new_conne
     assert link.doubted(_clock.now() + CONFIRMED / 2 + 0.01) is not None
 
 
+@in_virtual_time
+async def test_a_task_that_waits_for_a_confirmation_goes_on_with_one_that_still_counts() -> None:
+    _, node = watched()
+    for _ in range(2):
+        waiting = asyncio.create_task(node.confirmation())
+        await asyncio.sleep(0.1)
+        node.confirm(_clock.now() - CONFIRMED - 1)
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "that one is over already"
+        node.confirm(_clock.now())
+        async with asyncio.timeout(1):
+            await waiting
+            await node.confirmation()
+        await asyncio.sleep(CONFIRMED + 0.1)
+
+
 @pytest.mark.parametrize("node_timeout", [0.01, 0.25, 1.0, 2.5, 15.0])
 def test_a_frozen_watcher_costs_no_confirmation(node_timeout: float) -> None:
     """Each question waits for its answer; the next confirmation comes before the last one ends."""
