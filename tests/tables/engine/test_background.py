@@ -16,6 +16,38 @@ from tests import patient
 from tests.waiting import until
 
 
+async def test_no_task_outlives_the_end() -> None:
+    background, ended = Background(), list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.02)
+            ended.append("slowly")
+
+    task = background.spawn(work(), "slow")
+    await asyncio.sleep(0)
+    await background.aclose()
+    assert ended == ["slowly"], "it waits until they have ended"
+    assert task.cancelled()
+    await background.aclose()
+
+
+async def test_a_task_that_ends_them_all_does_not_wait_for_itself() -> None:
+    background = Background()
+    other = background.spawn(asyncio.sleep(3600), "other")
+    await asyncio.wait_for(background.spawn(background.aclose(), "ending"), 5)
+    assert other.cancelled()
+
+
+async def test_a_task_that_has_ended_is_forgotten() -> None:
+    background = Background()
+    await background.spawn(asyncio.sleep(0), "brief")
+    await asyncio.sleep(0)
+    assert not background._tasks
+
+
 async def test_an_error_goes_to_the_handler_of_the_loop_and_a_cancellation_does_not() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
