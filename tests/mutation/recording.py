@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import sys
 import time
 from base64 import b64decode, b64encode
 from collections import defaultdict
@@ -19,6 +20,7 @@ from typing import Any
 
 import coverage
 import pytest
+from coverage.numbits import numbits_to_nums
 
 from tests.mutation.mutant import ROOT
 
@@ -27,8 +29,6 @@ REACH = FOLDER / "reach.json.gz"
 PARTS = "reach-*.jsonl"
 OF_PROGRAMS = "COVERAGE_PROCESS_CONFIG"
 """The variable with the settings of coverage in programs that tests start."""
-LOW = (1 << 28) - 1
-"""Coverage packs the two lines of a branch into one number, 28 bits each."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,8 +70,8 @@ class Recorder:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Iterator[None]:
         self._drain()
-        for file, pairs in self._all.items():
-            self._data.setdefault(file, set()).update(pairs)
+        for file, lines in self._all.items():
+            self._data.setdefault(file, set()).update(lines)
         self._part.close()
         result = yield
         if self.joins:  # the workers have ended
@@ -82,10 +82,12 @@ class Recorder:
         """Take what was recorded since the last call."""
         found = {}
         for file, live in list(self._data.items()):
-            if pairs := live.copy():
-                live.difference_update(pairs)
-                self._all[file] |= pairs
-                found[_relative(file)] = {pair & LOW for pair in pairs} - {0}
+            if lines := live.copy():
+                live.difference_update(lines)
+                self._all[file] |= lines
+                found[_relative(file)] = lines
+        if sys.version_info >= (3, 12):
+            sys.monitoring.restart_events()  # which tells of each line once
         return found
 
 
@@ -118,12 +120,12 @@ def join() -> None:
 
 
 def _of_programs(tests: dict[str, str]) -> Iterator[tuple[str, str, set[int]]]:
-    query = "select path, fromno, tono from arc join file on file.id = arc.file_id"
+    query = "select path, numbits from line_bits join file on file.id = file_id"
     for path in FOLDER.glob("coverage.t*"):
         test = tests.get(path.name.split(".")[1], "")
         ran: dict[str, set[int]] = defaultdict(set)
         # One query for all files: `coverage.CoverageData` connects anew for each of them.
         with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as data:
-            for file, *ends in data.execute(query) if test else ():
-                ran[file].update(ends)
-        yield from ((test, _relative(file), {n for n in ran[file] if n > 0}) for file in ran)
+            for file, bits in data.execute(query) if test else ():
+                ran[file].update(numbits_to_nums(bits))
+        yield from ((test, _relative(file), lines) for file, lines in ran.items())
