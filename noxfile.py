@@ -378,8 +378,8 @@ def mutation(session: nox.Session) -> None:
     if session.posargs:
         play(*session.posargs)
         return
-    play("--changed", "--seconds", "30")
-    play("--seconds", "60")
+    play("--changed", "--seconds", "25")
+    play("--seconds", "45")
 
 
 @nox.session(default=False)
