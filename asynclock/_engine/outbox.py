@@ -24,6 +24,7 @@ from .._nodes.server import ServerNode
 from .._nodes.wire import (
     ACQUIRE,
     BATCH,
+    GIVEN_UP,
     GRANTED,
     NO_RIGHT,
     REDIRECTS,
@@ -43,7 +44,7 @@ from .._rules import validity
 from .ask import Ask, SentBatch
 from .context import Context, closed
 from .ending import Release
-from .replies import FENCES
+from .replies import FENCES, Granted, acquired
 from .spec import LockSpec, ms
 
 MOST_KEYS: Final = 192
@@ -53,8 +54,10 @@ ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
+MOST_UNSENT_IN_CLUSTER: Final = 32
+"""The same on a Cluster, where each server has batches of its own."""
 UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
-"""Codes of a Cluster's errors after which a command that was not executed is sent alone."""
+"""Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
 INTEGERS: Final = {int}
 """The types of the numbers in a reply to a batch."""
 RELEASED: Final = (GRANTED, b"", 0)
@@ -184,9 +187,9 @@ class Batch(SentBatch):
                     self._send_singly()
                     return
             self._missing = len(sent_to)
-            # While a Cluster's clocks are unknown, each name needs a limit of its own.
-            late = self.home is not None and asks and not nodes.not_after(started)
-            if self._missing < nodes.quorum or late:
+            # Read the clocks first: while one is unknown, each name needs a limit of its own.
+            unknown = self.home is not None and asks and nodes.fence_floor(started) < 0
+            if self._missing < nodes.quorum or unknown:
                 self._send_singly()
                 return
             command = self._command()
@@ -302,12 +305,19 @@ class Batch(SentBatch):
                 ask.future.set_result(None)
 
     def _count(self, index: int, reply: Any) -> None:
-        """Count a reply for each name alone; ask for it alone if this one does not tell."""
+        """Count a reply for each name alone.
+
+        Send the name's own command if the reply shows that it was not executed, or may have been
+        denied for another name.
+        """
         self._split_up()
         node, home, releases = self._nodes.nodes[index], self.home, self.releases
-        parts = parts_of(reply, len(releases), len(self.asks))
+        in_cluster = home is not None
+        parts = parts_of(reply, len(releases), len(self.asks), in_cluster=in_cluster)
         # The user may lack the right to one of several names only.
-        undone = UNDONE if home is not None else (NO_RIGHT,) if len(parts) > 1 else ()
+        undone = UNDONE if in_cluster else (NO_RIGHT,) if len(parts) > 1 else ()
+        if in_cluster and type(reply) is Failure and reply.code not in undone:
+            self._nodes.look_again()  # the server may have an heir
         for release, part in zip(releases, parts, strict=False):
             if type(part) is Failure and part.code in undone:
                 node.deliver(release.command(), release, index)
@@ -317,13 +327,17 @@ class Batch(SentBatch):
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
             attempt, told, failed = ask.alone(), part, type(part) is Failure
             alive = ask in self.context.undos and not ask.future.done()
-            if failed and part.code in undone and alive:  # otherwise its release was sent
-                node.ask(self._acquire(ask), attempt, index)
-                continue
-            if home is not None:
+            if failed and part.code in undone:
+                if alive:
+                    node.ask(self._acquire(ask), attempt, index)
+                    continue
+                if in_cluster:
+                    told = GIVEN_UP  # its release was sent
+            elif home is not None:
                 if failed and part.code:
                     home.note(part)
-                told = quarantined(home) if barred else part
+                if barred and type(acquired(part)) is Granted:
+                    told = quarantined(home)
                 if type(told) is Failure:
                     told = told_by(home.address, told)
             attempt.on_reply(index, told)
@@ -378,7 +392,7 @@ def _with_room(
 ) -> Batch | None:
     """Return a batch that a release (None), or an acquire with the same terms, may join."""
     batch: Batch  # nothing else puts itself in there
-    most = MOST_UNSENT if home is None else 8 * MOST_UNSENT
+    most = MOST_UNSENT if home is None else MOST_UNSENT_IN_CLUSTER
     for batch in unsent[-most:]:
         if batch.spec.form != spec.form or batch.sent or batch.home is not home:
             continue
@@ -418,20 +432,25 @@ def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
     return numbers if sound and max(numbers) in FENCES else None
 
 
-def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
+def parts_of(
+    reply: Any, releases: int, acquires: int, *, in_cluster: bool = False
+) -> Sequence[Any]:
     """Return for each name what the node would have replied to its own command."""
     names = releases + acquires
     if type(reply) is Failure or names == 1:
         return [reply] * names
     match reply:
         case [0 | 1, list(found), int(clock)] if len(found) == names:
-            return [_part(one, clock, release=n < releases) for n, one in enumerate(found)]
+            return [
+                _part(one, clock, release=n < releases, in_cluster=in_cluster)
+                for n, one in enumerate(found)
+            ]
     return [UNREADABLE] * names
 
 
-def _part(one: Any, clock: int, *, release: bool) -> Any:
-    if type(one) is ServerError:
-        return failure(ServerError(str(one).removesuffix(".")))  # as in a single command
+def _part(one: Any, clock: int, *, release: bool, in_cluster: bool) -> Any:
+    if type(one) is ServerError:  # its reason is as in a single command
+        return failure(ServerError(str(one).removesuffix(".")), in_cluster=in_cluster)
     if type(one) is int:
         return RELEASED if release else (GRANTED, one, b"", clock)
     return one

@@ -83,6 +83,7 @@ class Link(asyncio.Protocol):
     def __init__(self, listener: LinkListener, timeout: float) -> None:
         self.listener = listener
         self.timeout: float = timeout
+        """Seconds in which each command must be answered."""
         self.in_cluster: bool = listener.in_cluster
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(
@@ -92,7 +93,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
         self._half: list[Any] = []
-        """The first replies to an incomplete bundle."""
+        """The replies so far to an incomplete bundle."""
         self._overdue = 0
         self._sent = self._due = 0.0
         self.trip: float = 0.0
@@ -298,7 +299,7 @@ class Link(asyncio.Protocol):
         return replies
 
     def _join(self, replies: list[Any]) -> list[Any]:
-        """Return the replies that are complete; those to a bundle as BATCH would reply."""
+        """Return the complete replies; those to a bundle as one, in BATCH's form."""
         replies, joined, at = self._half + replies, [], 0
         for number in range(len(self._in_flight)):  # no iterator: it may grow
             command = self._in_flight[number][3]

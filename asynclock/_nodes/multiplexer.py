@@ -57,7 +57,9 @@ class Multiplexer:
         """Maximum number of leases in one renewal command. 1 on a Cluster: there all commands have
         one name."""
         self.home: Any = getattr(nodes[0], "home", None) if len(nodes) == 1 else None
-        """Returns the server that has some keys, if a Cluster is the only node; else None."""
+        """Returns the server of these keys; None unless a Cluster is the only node."""
+        self.look_again: Any = getattr(nodes[0], "look_again", None)
+        """Lets a Cluster, the first node, read its view again; None without one."""
         self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""

@@ -201,7 +201,7 @@ ASKING: Final = Command.plain("ASKING")
 
 
 class BatchCommand(Command):
-    """Several releases and acquires of one script, as one command, or as a bundle: one for each."""
+    """Several releases and acquires of one script: one command, or a bundle of one per name."""
 
     def __init__(
         self,
@@ -290,6 +290,7 @@ class Failure:
     """The moment from which the node votes again, if a guard keeps it from voting; otherwise 0."""
 
 
+GIVEN_UP: Final = Failure("given up before it was executed")
 NO_CONNECTION = "no connection within node_timeout={seconds:g} s"
 UNREADABLE = Failure("its reply has an unexpected form", code="UNREADABLE")
 """The Failure of a node whose reply has a shape that the command never has. No server sends this

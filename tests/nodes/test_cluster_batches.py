@@ -1,10 +1,12 @@
 """A tick's acquires and releases of several names that one server of a Cluster has."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
+import asynclock
 from tests.engine.virtual_nodes import start
 from tests.nodes.virtual_servers import (
     ClusterServer,
@@ -17,6 +19,7 @@ from tests.nodes.virtual_servers import (
     slot_of,
 )
 from tests.tables.inside import now
+from tests.waiting import until
 
 LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
 NAMES = [name_on(0, number=number) for number in range(4)]
@@ -120,6 +123,26 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent_again(
         assert [task.done() and not task.cancelled() for task in doing] == [True, False, True, True]
 
 
+@pytest.mark.parametrize("odd", [MOVED, ASK])
+@played_on(VirtualCluster)
+async def test_its_redirect_is_no_fault_of_the_server(
+    cluster: VirtualCluster, caplog: pytest.LogCaptureFixture, odd: str
+) -> None:
+    """Of an acquire that was given up meanwhile."""
+    caplog.set_level(logging.INFO, "asynclock.nodes")
+    source = cluster.primaries[0]
+    async with connect(cluster, **LONG) as locks:
+        await met(locks)
+        source.odd[SLOT], source.way.seconds = odd, 0.05
+        doing = [start(locks.lock(name).acquire()) for name in NAMES]
+        await asyncio.sleep(0.02)
+        doing[1].cancel()
+        await asyncio.sleep(0.1)
+        assert "does not vote" not in caplog.text
+        assert locks.nodes()[0].cause == ""
+        await asyncio.gather(*doing[:1], *doing[2:])
+
+
 @played_on(VirtualCluster)
 async def test_a_server_that_forgot_the_scripts_does_all_names(cluster: VirtualCluster) -> None:
     server = cluster.primaries[0]
@@ -146,6 +169,63 @@ async def test_no_acquire_is_without_a_limit(cluster: VirtualCluster) -> None:
         limits = [int(words[words.index(b"acquire") + 4]) for words in asked]
         assert len(limits) == 4
         assert all(limits)
+
+
+@played_on(VirtualCluster)
+async def test_no_acquire_is_without_a_limit_after_a_failover(cluster: VirtualCluster) -> None:
+    """The clock of the new primary is not known yet."""
+    server = cluster.primaries[0]
+    async with connect(cluster, **LONG) as locks:
+        await met(locks)
+        cluster.spare.kill()
+        cluster.tell(cluster.replaced(cluster.primaries[2], cluster.spare), epoch=2)
+        await asyncio.sleep(3)
+        await asyncio.gather(*(locks.lock(name).acquire() for name in NAMES))
+        asked = [words for words in server.asked if b"acquire" in words][-4:]
+        limits = [int(words[words.index(b"acquire") + 4]) for words in asked]
+        assert len(limits) == 4
+        assert all(limits)
+
+
+@played_on(VirtualCluster)
+async def test_a_server_that_does_not_answer_may_have_an_heir(cluster: VirtualCluster) -> None:
+    """The view is read again at once."""
+    server, watcher, _ = cluster.primaries
+
+    def looks() -> int:
+        return len(watcher.asked_for("CLUSTER", "SLOTS"))
+
+    def admit(stream: Any, data: bytes) -> bool:
+        return b"acquire" not in data
+
+    async with connect(cluster, **LONG, node_timeout=0.3) as locks:
+        await met(locks)
+        before = looks()
+        await until(lambda: looks() > before)
+        server.way.admit = admit  # type: ignore[method-assign]
+        before = looks()
+        doing = [start(locks.lock(name).try_acquire()) for name in NAMES]
+        await asyncio.wait(doing)
+        assert all(isinstance(one.exception(), asynclock.QuorumUnavailableError) for one in doing)
+        await asyncio.sleep(0.06)
+        assert looks() > before
+
+
+@pytest.mark.parametrize("names", [NAMES, [ODD]])
+@played_on(VirtualCluster)
+async def test_a_refusal_counts_whose_reply_shows_that_a_clock_has_jumped(
+    cluster: VirtualCluster, names: list[str]
+) -> None:
+    """A guard takes only the server's grants."""
+    server = cluster.primaries[0]
+    async with connect(cluster) as locks, connect(cluster) as others:
+        await met(locks)
+        await asyncio.gather(*(others.lock(name).acquire() for name in NAMES))
+        await asyncio.sleep(0.5)
+        server.jump_clock(-5)
+        assert await asyncio.gather(*(locks.lock(name).try_acquire() for name in names)) == [
+            None for _ in names
+        ]
 
 
 @pytest.mark.parametrize("held", [False, True])

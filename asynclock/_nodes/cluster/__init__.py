@@ -1,7 +1,7 @@
 """A Redis Cluster, one voter of many servers: a command goes to the server that has its hash slot.
 
 Every primary in the cluster's view is a node with its own guards. The view is read again every
-second from several servers (docs/decisions/0019).
+second from several servers (docs/decisions/0018, 0019).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..wire import (
     ACQUIRE,
     ASKING,
     CACHING,
+    GIVEN_UP,
     GRANTED,
     NOBODY,
     REDIRECTS,
@@ -59,9 +60,9 @@ class ClusterNode(Node):
     ) -> None:
         self.address = f"cluster {','.join(seed.address for seed in seeds)}"
         self.settings = settings = primaries.settings
-        self._seeds = [(seed.host, seed.port) for seed in seeds]
+        addresses = [(seed.host, seed.port) for seed in seeds]
         self._kept = KeptNodes(settings.node_timeout)
-        self._reader = ViewReader(seeds[0], self._seeds, settings, self._kept)
+        self._reader = ViewReader(seeds[0], addresses, settings, self._kept)
         self._shards = Shards(
             seeds[0],
             primaries,
@@ -95,7 +96,7 @@ class ClusterNode(Node):
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         claim = self.claiming.get(command.owner)
         if claim is not None and claim.give_up():
-            sink.on_reply(index, NEVER)
+            sink.on_reply(index, GIVEN_UP)
         else:
             RoutedCommand(self, command, sink, index, release=True).go()
 
@@ -335,7 +336,6 @@ VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 """Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
 HOLDING: Final = frozenset({"extend", "raise"})
 """Operations of an owner that has the lock already."""
-NEVER = Failure("given up before it was executed")
 
 
 class RoutedCommand:
@@ -410,7 +410,7 @@ class RoutedCommand:
         self._released = True
         if not self._cluster.parked.drop(self):
             return False
-        self._answer(NEVER)
+        self._answer(GIVEN_UP)
         return True
 
     def _answer(self, reply: Any) -> None:
@@ -451,7 +451,7 @@ class RoutedCommand:
                 shard.note(failure)
             self._answer(told_by(shard.address, failure))
         elif self._released:
-            self._answer(NEVER)
+            self._answer(GIVEN_UP)
         elif not self._left or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":

@@ -7,7 +7,8 @@ grant is held back until the WAIT after it is answered. WAITAOF does the same an
 servers that have saved the write to disk. https://redis.io/docs/latest/commands/wait/
 
 The mark is the name of the process at this address, which clients store in the server's data: if it
-names another process, this one was promoted or restarted since then (docs/decisions/0018).
+names another process, this process was promoted or restarted since then. If there is no mark, the
+server may have lost its data (docs/decisions/0018).
 
 The mark may have a roster, too: who must acknowledge each grant. The rule is in _rules/trust. WAIT
 counts replicas and names none. So the primary is asked around each WAIT for its mark, for the
