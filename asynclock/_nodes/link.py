@@ -73,6 +73,9 @@ class LinkListener(Protocol):
     def on_push(self, push: list[Any]) -> None:
         """Take a message that the node sent without a request."""
 
+    def keep_release(self, release: Command) -> Sink:
+        """Keep a release, to send it again; return the sink of an error that it got."""
+
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Note that the connection has ended, and which commands had no reply."""
 
@@ -473,7 +476,7 @@ class ErrorReplies:
                 if part is not command and failure(one).code == NO_RIGHT:
                     Link.send(self._link, part, NOBODY, index)
                 else:
-                    self.take(one, NOBODY, index, part)
+                    self.take(one, self._link.listener.keep_release(part), index, part)
 
 
 def as_batch(command: Command, replies: list[Any]) -> list[Any]:

@@ -308,12 +308,13 @@ class PendingReleases:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, release: Command) -> None:
+    def keep(self, release: Command) -> PendingRelease:
         """Keep `release`, to send it again when the node is back."""
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
         if release.undoes not in self._kept:
             self._kept[release.undoes] = PendingRelease(self, release.again())
             self._idle.clear()
+        return self._kept[release.undoes]
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""

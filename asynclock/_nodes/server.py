@@ -432,6 +432,9 @@ class ServerNode(Node):
     def in_cluster(self) -> bool:
         return self.pending.on_redirect is not None
 
+    def keep_release(self, release: Command) -> Sink:
+        return self.pending.keep(release)
+
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         if self._link is None:
             # During the handshake the restart guard still needs the previous process's last reply.

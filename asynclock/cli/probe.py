@@ -26,7 +26,17 @@ from .._nodes.handshake import (
 )
 from .._nodes.link import Link
 from .._nodes.replicated.acks import Acks
-from .._nodes.wire import Command, Failure, by_field, number, parse_info, read_facts, read_time
+from .._nodes.wire import (
+    NOBODY,
+    Command,
+    Failure,
+    Sink,
+    by_field,
+    number,
+    parse_info,
+    read_facts,
+    read_time,
+)
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
 from .._rules.nodeset import NOTHING, Kept, NodeSet
@@ -307,6 +317,10 @@ class NullListener:
 
     def on_push(self, push: list[Any]) -> None:
         """Ignore pushes: no key is watched."""
+
+    def keep_release(self, release: Command) -> Sink:
+        """Keep nothing: the probe holds nothing."""
+        return NOBODY
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
         """Do nothing: the commands without a reply fail by themselves."""

@@ -279,3 +279,37 @@ async def test_closing_what_never_met_its_cluster_takes_no_time(cluster: Virtual
     found = await looking
     assert "the manager is closed" in str(found.nodes[0].error)
     assert now() - began < 0.5
+
+
+NAMES = [name_on(0, number=number) for number in range(4)]
+MOVED, ASK = (f"{word} {SLOT} c1:7000" for word in ("MOVED", "ASK"))
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("odd", [SPLIT, "CLUSTERDOWN The cluster is down", MOVED, ASK])
+@played_on(VirtualCluster)
+async def test_a_release_that_is_refused_is_sent_until_it_is_done(
+    cluster: VirtualCluster, odd: str, *, late: bool, many: bool
+) -> None:
+    """`late`: the refusal comes after the node timeout."""
+    source, target = cluster.primaries[:2]
+    async with connect(cluster, **LONG) as locks:
+        await met(locks)
+        names = NAMES if many else NAMES[:1]
+        leases = await asyncio.gather(*(locks.lock(name).acquire() for name in names))
+        there = target if "c1" in odd else source
+        if there is target:
+            await target.command("SET", key_of(NAME), leases[0].owner)
+            await source.command("DEL", key_of(NAME))
+            cluster.tell(cluster.moved(SLOT, target), to=[target])
+        source.odd[SLOT] = odd
+        source.way.seconds = 0.6 if late else 0.0
+        await asyncio.gather(*(lease.release() for lease in leases))
+        await asyncio.sleep(2)
+        source.way.seconds = 0.0
+        await asyncio.sleep(1)
+        if there is source:
+            source.odd.clear()
+        await asyncio.sleep(20)
+        assert await there.command("GET", key_of(NAME)) is None

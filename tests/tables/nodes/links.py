@@ -17,7 +17,16 @@ from asynclock import _clock
 from asynclock._nodes.handshake import reading_record
 from asynclock._nodes.link import Link
 from asynclock._nodes.replicated.acks import AckedLink, Acks
-from asynclock._nodes.wire import BATCH, CACHING, UNDOES, BatchCommand, Command, Failure
+from asynclock._nodes.wire import (
+    BATCH,
+    CACHING,
+    NOBODY,
+    UNDOES,
+    BatchCommand,
+    Command,
+    Failure,
+    Sink,
+)
 from asynclock._primitives.lock import SCRIPT
 
 TIMEOUT = 1.0
@@ -173,6 +182,10 @@ class Dialogue(asyncio.Transport):
 
     def on_push(self, push: list[Any]) -> None:
         self.heard.append(f"push {push}")
+
+    def keep_release(self, release: Command) -> Sink:
+        self.heard.append(f"keep {' '.join(map(str, release.args))}")
+        return NOBODY
 
     def on_disconnect(self, _link: Link, end: Failure, unanswered: list[Command]) -> None:
         lost = [" ".join(map(str, one.args)) for one in unanswered]

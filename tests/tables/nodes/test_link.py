@@ -295,10 +295,10 @@ LATE = cases(f"""
       tick -> writes release a, release c
       reads -NOPERM no permissions to access one of the keys, *1, :1
       tick
-    another late error is no reason to repeat it
+    of what another late error refused, the node keeps the releases
       ask {BATCH}
       wait 1.01 -> writes {BATCH}; {BATCH}: {NO_ANSWER}
-      reads -OOM command not allowed
+      reads -OOM command not allowed -> keep release a; keep release c
       tick
     of what a forgetful server rejected late, releases go again with the script
       ask batch acquire:a release:b
@@ -306,12 +306,12 @@ LATE = cases(f"""
       ask acquire d
       wait 1.01 -> writes batch acquire:a release:b, release c, acquire d;
         batch acquire:a release:b: {NO_ANSWER}; release c: {NO_ANSWER}; acquire d: {NO_ANSWER}
-      reads NOSCRIPT, NOSCRIPT, NOSCRIPT
+      reads NOSCRIPT, NOSCRIPT, NOSCRIPT -> keep release b; keep release c
       tick -> writes with source release b, with source release c
-    a release that is denied alone stays denied
+    a release that is denied alone is told to what keeps it
       ask release a
       wait 1.01 -> writes release a; release a: {NO_ANSWER}
-      reads -NOPERM no permissions
+      reads -NOPERM no permissions -> keep release a
       tick
 """)
 KNOWN = {**SENT, **ANSWERS, **STANDSTILLS, **ENDS, **FORGOTTEN, **LATE}
@@ -352,7 +352,7 @@ BUNDLES = cases(f"""
       ask bundle release:a acquire:b
       tick -> writes release a, acquire b
       wait 1.01 -> bundle release:a acquire:b: {NO_ANSWER}
-      reads -NOSCRIPT No matching script, *3, :0, :5, :8
+      reads -NOSCRIPT No matching script, *3, :0, :5, :8 -> keep release a
       tick -> writes with source release a
 """)
 
