@@ -147,7 +147,7 @@ def prepare(session: nox.Session, version: str) -> None:
 
 @nox.session
 def checks(session: nox.Session) -> None:
-    """Lint and types, while the environments of the other Pythons are made."""
+    """Check lint and types while the other environments are made."""
 
     def quick_checks() -> None:
         prepare(session, MAIN)
@@ -718,9 +718,9 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def elsewhere(session: nox.Session) -> None:
-    """What can differ on the other Pythons, package, cluster, containers, docs and demo.
+    """Run the tests that can differ on other Pythons, package, cluster, containers, docs and demo.
 
-    Three at a time, because they often wait.
+    Three run at a time, because they often wait.
     """
     tests = [partial(run_tests, session, version) for version in OTHERS if version != MEASURED]
     rest = [partial(check, session) for check in (cluster, containers, docs, demo)]
