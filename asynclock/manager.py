@@ -89,10 +89,9 @@ class LockManager(_settings.Answering):
                 without asking the nodes, with a fence from a reserved block. "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
             at_least: seconds from the acquire for which nobody else gets the name, also if this
-                lease is released sooner: then the name rests. No task of this process takes it
-                over meanwhile. If the holder dies or the lease is lost, only its ttl counts.
-                A node that restarts without its data forgets a rest, and votes again after
-                max_ttl.
+                lease is released sooner: then the name rests. If the holder dies or the lease is
+                lost, only its ttl counts. A node that restarts without its data forgets a
+                rest, and votes again after max_ttl.
             unknown: a setting that does not exist, which raises TypeError.
         """
         if unknown:
@@ -177,11 +176,15 @@ class LockManager(_settings.Answering):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make a `Once`, a context manager and a decorator. Raises ConfigurationError.
+        """Make a `Once`: work that is done once per `key`, as a context manager or a decorator.
+
+        Raises ConfigurationError.
+
+            @locks.once("invoice:{invoice_id}", keep=86400)
+            async def charge(invoice_id: int) -> dict[str, str]: ...
 
         Args:
-            key: the name of what is done, and of its mutex; for the decorator a template, as in
-                `synchronized`.
+            key: names the work and its mutex; for the decorator a template, as in `synchronized`.
             keep: seconds that the result is kept after the run; the same in every process.
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock`.
@@ -299,9 +302,8 @@ class LockManager(_settings.Answering):
 
         Args:
             ticket: the detached ticket, as `detach` returned it.
-            settings: those of `lock`, without `timeout` and `handoff`. The ttl is that of the
-                detached lease by default, and what was left of its `at_least` counts from now on;
-                nothing else comes along.
+            settings: those of `lock`, without `timeout` and `handoff`. Only the ttl, and what was
+                left of `at_least`, are those of the detached lease by default.
         """
         if wrong := settings.keys() - HoldSettings.__annotations__.keys():
             raise _settings.unknown(wrong)

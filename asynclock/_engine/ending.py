@@ -36,8 +36,11 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
-NOT_DETACHED: Final = "this lease can't be detached: only those of lock() and fair_lock() can"
+NOT_DETACHED: Final = (
+    "the lease on {!r} can't be detached: only those of lock() and fair_lock() can"
+)
 VERSION: Final = 1
+"""Version of the detached ticket's form."""
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
 
@@ -79,7 +82,6 @@ class Release:
         self._on_loss = on_loss
         """Called with the reason if the replies show that the lease was lost before."""
         self._rest = rest
-        """Seconds for which nobody gets the name after this; 0 for none."""
         self._answered = self._deleted = self._foreign = 0
         self._future: asyncio.Future[None] | None = None
 
@@ -91,7 +93,7 @@ class Release:
         if self._rest:
             nodes = self._context.multiplexer
             nodes.read_clocks(now)  # the acquire may be long ago
-            # The latest end by the nodes' clocks: a release that is late makes it hardly longer.
+            # The latest end by the nodes' clocks: a late release makes the rest hardly longer.
             op, more = REST, (ms(self._rest), nodes.not_after(now + self._rest))
         command = self.spec.release(self.owner, grant.asked_since, now + grant.ttl, more, op)
         command.wakes = self.spec.watched
@@ -230,7 +232,6 @@ class Detached(NamedTuple):
     """What a detached ticket says: a list in JSON, which begins with VERSION."""
 
     kind: str
-    """The method of the manager that makes the lock."""
     name: str
     key: str
     """The lock's own key, so that no manager with another prefix takes the ticket."""
@@ -241,11 +242,11 @@ class Detached(NamedTuple):
     """The seconds of `at_least` that were left."""
 
     @classmethod
-    def written(cls, grant: Grant) -> bytes:
+    def ticket_of(cls, grant: Grant) -> bytes:
         """Return the ticket of a lease. Raises ConfigurationError if it can't have one."""
         spec, left = grant.spec, grant.held_since + grant.options.at_least - _clock.now()
         if not spec.kind:
-            raise ConfigurationError(NOT_DETACHED, name=spec.name)
+            raise ConfigurationError(NOT_DETACHED.format(spec.name), name=spec.name)
         lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
         text = json.dumps([VERSION, *cls(spec.kind, spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
@@ -259,7 +260,8 @@ class Detached(NamedTuple):
         if not isinstance(ticket, bytes):
             kind = type(ticket).__name__
             raise ConfigurationError(f"a ticket must be bytes (text: ticket.encode()), not {kind}")
-        match from_json(ticket) if len(ticket) <= LONGEST else None:
-            case [1, "lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as found:
-                return cls(*found[1:])
+        found = from_json(ticket) if len(ticket) <= LONGEST else None
+        match found[1:] if isinstance(found, list) and found[:1] == [VERSION] else None:
+            case ["lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as fields:
+                return cls(*fields)
         raise ConfigurationError("this is no ticket that Lease.detach of this version returned")

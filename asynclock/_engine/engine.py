@@ -136,7 +136,7 @@ class Engine(Context):
 
         on_loss: called with the reason if the replies show that the lease was lost before.
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
-        rest: seconds for which the nodes give the name to nobody; FOREVER sends them nothing.
+        rest: seconds for which nobody gets the name. FOREVER: it was detached, so nothing is sent.
         """
         if self.messages and self.messages.pop(grant, b""):
             self.publish(grant)

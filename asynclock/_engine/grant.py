@@ -170,7 +170,7 @@ class Grant:
         self.bodies = tuple(other for other in self.bodies if other is not body)
 
     def keep_here(self, **options: Any) -> None:
-        """Change options of the present lease, whose grant no waiting task here may take over."""
+        """Let no waiting task here take the grant over; change these options of the lease, too."""
         self.options = replace(self.options, handoff=False, **options)
 
     def ends(self) -> asyncio.Future[None]:

@@ -123,7 +123,10 @@ class Inspection:
 
     @property
     def rests(self) -> bool:
-        """Whether nobody gets the name for `remaining` seconds, though `holder` has released it."""
+        """Whether nobody gets the name for `remaining` seconds, though `holder` has released it.
+
+        Then `owner` is a value that no lease has.
+        """
         return rests(self.owner)
 
     @property

@@ -7,6 +7,7 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -211,7 +212,7 @@ class Lease(_settings.Answering):
         grant = self._grant
         if grant is None:
             raise self._loss_error()
-        ticket = Detached.written(grant)
+        ticket = Detached.ticket_of(grant)
         await self.extend()
         grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
         self._let_go()
@@ -222,11 +223,11 @@ class Lease(_settings.Answering):
 
         `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does
         `holder_message` of a timeout's error. It replaces the one before; "" takes that back. Each
-        renewal sends it again, also after False: too few nodes answered within one node timeout. It
-        ends with the lease: when that is released, or one ttl after the last renewal. Raises
-        LeaseLostError if the lease is no longer held, ConfigurationError if the text has more than
-        200 characters or the lease is a reader's. If this is cancelled, the message is published
-        all the same.
+        renewal sends it again. Returns False if too few nodes answered within one node timeout; the
+        next renewal then sends it. The message ends with the lease: when that is released, or one
+        ttl after the last renewal. Raises LeaseLostError if the lease is no longer held,
+        ConfigurationError if the text has more than 200 characters or the lease is a reader's. If
+        this is cancelled, the message is published all the same.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
@@ -251,12 +252,11 @@ class Lease(_settings.Answering):
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
 
-        Returns None once the lease has ended. The lease stays: its holder decides whether to finish
-        sooner. A request counts for `max_ttl` seconds; meanwhile each further call returns at once.
-        It arrives within a round trip or two; where servers can't push, the nodes are asked about
-        four times a second. Only a lease that waits here costs anything: one watched key on each
-        node, read once per ttl as well. The label is untrusted text. Cancelling this leaves nothing
-        behind. Raises ConfigurationError in another event loop than the manager's.
+        Returns None once the lease has ended. Its holder decides whether to finish sooner. A
+        request counts for `max_ttl` seconds; meanwhile each further call returns at once. It
+        arrives within a round trip or two; where servers can't push, the nodes are asked about four
+        times a second. The label is untrusted text. Cancelling this leaves nothing behind. Raises
+        ConfigurationError in another event loop than the manager's.
         """
         return wanted(self._engine, [self])
 
@@ -264,16 +264,19 @@ class Lease(_settings.Answering):
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
 
         It is called once, as soon as `wanted` would return, and not at all if the lease ends before
-        that or is dropped. Its exceptions go to the exception handler of the event loop.
+        that or is dropped. Its exceptions are logged.
         """
         _settings.callback(callback)
         self._check_loop()
-        # A strong reference would keep us from noticing that the program drops the lease.
-        asked, reference = self.wanted(), ReferenceType(self)
+        asked, reference = self.wanted(), ReferenceType(self)  # which don't keep the lease
 
         async def tell() -> None:
-            if await asked is not None and (lease := reference()) is not None:
-                callback(lease)
+            with contextlib.suppress(ConfigurationError):  # the manager is being closed
+                if await asked is not None and (lease := reference()) is not None:
+                    try:
+                        callback(lease)
+                    except Exception:
+                        _log.exception("a callback of %r failed", lease.name)
 
         self._engine.background.spawn(tell(), f"asynclock: {self.name} may be wanted")
 
@@ -464,7 +467,6 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
     del leases  # the program may drop them while this waits
     asked = [grant.spec.beside(grant.owner) for grant in grants]
     lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
-
     for ending in endings:
         ending.add_done_callback(lookout.watch.wake)
     by: list[bytes] = []

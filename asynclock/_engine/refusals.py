@@ -159,8 +159,7 @@ def with_message(error: E, context: Context, queue: LocalQueue) -> E:
     found = published([*ours, *stored((queue.message_replies or {}).values())], error.owner)
     if found is not None and found[1]:
         error.holder_message = found[1]
-        shown = found[1][:LONGEST_MESSAGE]  # a leader's may be longer
-        error.args = (f"{error}; its holder publishes {shown!r}",)
+        error.args = (f"{error}; its holder publishes {found[1][:LONGEST_MESSAGE]!r}",)
     return error
 
 

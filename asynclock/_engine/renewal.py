@@ -47,7 +47,7 @@ RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
 PAUSE = 0.1
 """Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
-an ordinary one finds no change: a full `tracking-table-max-keys` pushes for nothing."""
+an ordinary renewal finds no change: a full `tracking-table-max-keys` pushes for nothing."""
 CROWDED = 64
 """Number of entries up to which none that counts no more is looked for."""
 Extended = asyncio.Future[dict[int, Failure] | None]
@@ -154,8 +154,8 @@ class Renewals:
 
     def _track(self, grants: Sequence[Grant]) -> None:
         """Ask for a push when a key of these grants changes; a renewal uses such a request up."""
-        if not self.multiplexer.tracks():
-            return
+        if not any(node.tracking for node in self.multiplexer.nodes):
+            return  # no server can push
         keys: list[str] = []
         for grant in grants:
             own = grant.spec.own_keys if grant.alarm and grant.renew_until else ()

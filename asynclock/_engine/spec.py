@@ -152,7 +152,7 @@ class LockSpec:
         return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
     def beside(self, kind: str) -> list[str]:
-        """Return a key for each lock: of its MESSAGE, or of the requests to the owner `kind`."""
+        """Return a key beside each lock: `kind` is MESSAGE, or an owner for the requests to it."""
         return [derived(key, kind) for key in self.keys[::2]]
 
     def read_messages(self) -> Command:
@@ -161,7 +161,7 @@ class LockSpec:
         return Command.plain("MGET", *keys, keys=keys)
 
     def publish(self, owner: str, kind: str, text: Word, seconds: float) -> Command:
-        """Build the command that stores `text` ("": nothing) beside each lock, for their owner."""
+        """Build a command: store `text` ("": delete) at `beside(kind)` if `owner` has the locks."""
         pairs = [one for key in self.keys[::2] for one in (key, derived(key, kind))]
         command = Command(self.script, pairs, ("publish", owner, text, ms(seconds)))
         command.wakes = pairs[1::2]

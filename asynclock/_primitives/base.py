@@ -289,9 +289,8 @@ class Lockable(Acquirable[Lease]):
         except NotAcquiredError:
             ended = "it has ended, or another resume took it"
             raise lost(spec.name, detached.owner, detached.fence, ended) from None
-        grant = lease._grant
-        if grant is not None:
-            grant.resumed(spec)
+        if lease._grant is not None:
+            lease._grant.resumed(spec)
         return lease
 
 

@@ -66,7 +66,6 @@ class Term:
         self.value: str = value
         """The value that is published now."""
         self._resigns = resigns
-        """Whether the body ends when somebody asks for the name."""
 
     def __repr__(self) -> str:
         return f"<Term {self.number} of {self.lease.name!r} held={self.held}>"

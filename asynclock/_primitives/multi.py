@@ -108,7 +108,8 @@ class Hold(_settings.Answering):
 
     async def detach(self) -> bytes:
         """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
-        raise ConfigurationError(NOT_DETACHED, name=self._leases[0].name)
+        name = self._leases[0].name
+        raise ConfigurationError(NOT_DETACHED.format(name), name=name)
 
     async def publish(self, text: str) -> bool:
         """Publish a message under every lease, one after the other; see `Lease.publish`."""

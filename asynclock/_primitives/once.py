@@ -98,8 +98,6 @@ class Run(_settings.Answering):
     def __init__(self, engine: Engine, register: Register) -> None:
         self.name: str = register.name
         """The name that was passed to `LockManager.once`."""
-        self.task: asyncio.Task[Any] | None = None
-        """The task that entered this; None before."""
         self.done: bool = False
         """Whether a result is kept. If it is on entry, there is nothing to do but to return it."""
         self.result: Any = None
@@ -110,12 +108,17 @@ class Run(_settings.Answering):
         """The lease of this run; None if a result was kept before."""
         self._engine = engine
         self._register = register
+        self._task: asyncio.Task[Any] | None = None
         self._id = engine.entropy(8).hex()
         self._value: tuple[Any, ...] = ()
-        """The value passed to `finish`."""
 
     def __repr__(self) -> str:
         return f"<Run of {self.name!r} done={self.done} held={self.held}>"
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that entered this, or adopted its lease; None before."""
+        return self._task if self.lease is None else self.lease.task
 
     @property
     def held(self) -> bool:
@@ -125,14 +128,14 @@ class Run(_settings.Answering):
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it.
 
-        It is kept by a quorum, and only while this run has the lock; then also if the block ends
-        with an exception or a cancellation, which takes effect afterwards. Otherwise the end of the
-        block raises LeaseLostError (the lease was lost, or a later run has begun), or
-        QuorumUnavailableError if too few nodes answered until the lease ended: then the result may
-        be kept or not. An exception of the block goes first, and gets a note of that. Raises
-        ConfigurationError, and keeps nothing, if `value` is neither JSON nor bytes, has more than
-        65,536 bytes (as JSON in UTF-8), or more than 100 levels. Raises RuntimeError if a result is
-        kept already.
+        The result is kept by a quorum, and only while this run has the lock, also if the block ends
+        with an exception or a cancellation, which takes effect afterwards. If it can't be kept, the
+        end of the block raises LeaseLostError (the lease was lost, or a later run has begun), or
+        QuorumUnavailableError (too few nodes answered until the lease ended: it may be kept or
+        not). An exception of the block is raised instead, and gets a note. Raises
+        ConfigurationError if `value` is neither JSON nor bytes, has more than 65,536 bytes (as JSON
+        in UTF-8), or more than 100 levels: then nothing is kept, and the next run does the work
+        again. Raises RuntimeError if a result is kept already.
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")
@@ -149,7 +152,7 @@ class Run(_settings.Answering):
         return released
 
     async def __aenter__(self) -> Self:
-        self.task = asyncio.current_task()
+        self._task = asyncio.current_task()
         if self.lease is not None:
             self.lease._enter()
         return self
@@ -225,8 +228,7 @@ class Once(Acquirable[Run]):
 
     Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
     others wait for its result. If a body ends without `run.finish`, the next one runs. This also
-    decorates async functions, whose result is kept; then the key is a template, as in
-    `synchronized`.
+    decorates async functions, whose result is kept.
 
     At most one result is kept, and nobody gets another one. A body may run twice: if its process
     dies, or loses the lease, between the effect and the end of the block; or if a majority of nodes

@@ -13,8 +13,9 @@ interrupt your code, because nothing can interrupt a thread. So check `lease.hel
 to `lease.on_lost`, and expect LeaseLostError from `extend` and at the end of `with`.
 """
 
-# `nox -s generate` writes all from the first class on: don't edit that. Each method passes its
-# arguments to the asynchronous object. What takes a longer way is inherited from `_faces.py`.
+# `nox -s generate` writes everything from the first class on: don't edit that part. Each method
+# passes its arguments to the asynchronous object. What takes a longer way is inherited from
+# `_faces.py`.
 
 from __future__ import annotations
 
@@ -508,7 +509,7 @@ class LockManager(Bridge):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make a `Once`, a context manager and a decorator. Raises ConfigurationError."""
+        """Make a `Once`: work that is done once per `key`, as a context manager or a decorator."""
         return Once(
             self,
             inner=self.asynchronous().once(

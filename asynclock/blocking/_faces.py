@@ -288,9 +288,8 @@ class Holding(Face):
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` in another thread, as `on_lost` does, when somebody asks for the lease.
 
-        Somebody asks by `LockManager.ask_back`; decide whether to finish sooner. The callback is
-        called once, a round trip or two later (0.4 s where servers can't push), and not at all if
-        the lease ends before or is dropped.
+        `LockManager.ask_back` asks. The callback is called once, a round trip or two later
+        (0.4 s where servers can't push), and not at all if the lease ends before or is dropped.
         """
         _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)

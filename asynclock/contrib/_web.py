@@ -57,7 +57,7 @@ MEDIA_TYPE = "application/problem+json"
 KEY = "asynclock"
 """The name of the manager in a framework's own state."""
 KEYED: Final = "idempotency:"
-"""Beginning of the name that stands for an Idempotency-Key; a hash follows, which tells nothing."""
+"""Beginning of the name for an Idempotency-Key; a hash follows, because not any text is a name."""
 
 Contended = Literal[409, 423]
 """The status for a lock that another holder has: Conflict, or Locked (RFC 4918)."""
@@ -391,8 +391,6 @@ class RouteLock:
 HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
 """The methods whose requests may be repeated anyway."""
-ERRORS = 500
-"""Answers from this status on are not kept: the next request with the key tries again."""
 
 
 class Idempotent:
@@ -415,14 +413,13 @@ class Idempotent:
         handle: Callable[[], Awaitable[T]],
         make: Callable[[bytes, int, dict[str, str]], T],
     ) -> T:
-        """Return what `handle` answers to `request`; or `make` the answer that its key has got."""
+        """Return the answer of `handle`, or what `make` makes of the answer kept for the key."""
         key = request.headers.get(HEADER)
         if key is None or request.method in SAFE:
             return await handle()
         if not key:
             return make(*_problem(400, "unusable-key", "This Idempotency-Key is empty"))
         scope = "" if self._scope is None else self._scope(request)
-        # Hashed, because any text may come from a client, and not any text is a name.
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
         head = json.dumps([request.method, url]).encode()
         asked = sha256(head + b"\n" + await read()).hexdigest()
@@ -435,7 +432,7 @@ class Idempotent:
 
 
 def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
-    """Return the body, the status and the headers of a kept answer, or of one that says why not."""
+    """Return body, status and headers of the kept answer, or of a problem."""
     stored = run.result if isinstance(run.result, bytes) else b""
     head, _, body = stored.partition(b"\n")
     match from_json(head):
@@ -452,16 +449,16 @@ def _problem(status: int, kind: str, title: str) -> tuple[bytes, int, dict[str, 
 
 
 def _keep(run: Run, request: str, response: Any) -> None:
-    """Keep an answer, unless it is an error of the server, at the end of `run`.
+    """Keep an answer below 500 at the end of `run`.
 
-    Of a stream or a large one only keep that there was one: its work must not be done again.
+    Of a stream, or of an answer that is too large, keep a problem (410) instead: its work must not
+    be done again.
     """
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
-    if status >= ERRORS:
-        return
+    if status >= 500:
+        return  # the next request with the key tries again
     head = json.dumps([request, status, response.headers.get("Content-Type")]).encode() + b"\n"
-    body = getattr(response, "body", "a stream has none")
-    body = b"" if body is None else body
+    body = getattr(response, "body", "a stream has none") or b""
     if not isinstance(body, bytes | bytearray | memoryview) or len(head) + len(body) > LARGEST:
         _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
         body, status, _ = _problem(410, "unkept-answer", "This was done; its answer is not kept")

@@ -356,8 +356,7 @@ def idempotent(
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
             locks, work = locks_of(request), functools.partial(handler, first)
-            url, read = request.path_qs, request.read
-            return await keyed.answer(locks, request, url, read, work, answer)
+            return await keyed.answer(locks, request, request.path_qs, request.read, work, answer)
 
         return wrapper
 

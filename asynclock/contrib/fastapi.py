@@ -290,11 +290,11 @@ def idempotent(
         payments = APIRouter(route_class=idempotent(scope=user_of))
 
     The first answer is kept: its status, content type and body, of at most 65,000 bytes. The same
-    request (method, path, query and body) gets it again, another one with this key 422. A stream or
-    a larger body is sent, and the requests after it get 410. While the first one is being answered,
-    others get 409 with Retry-After. An exception and a status from 500 keep nothing: the next
-    request tries again. An empty key gets 400. GET, HEAD, OPTIONS and TRACE, and requests without
-    the header, are answered as usual. The promise is that of `LockManager.once`.
+    request (method, path, query and body) gets the kept answer. Another request with this key gets
+    422. A stream or a larger body is sent, and the requests after it get 410. While the first one
+    is being answered, others get 409 with Retry-After. An exception and a status from 500 keep
+    nothing: the next request tries again. An empty key gets 400. GET, HEAD, OPTIONS and TRACE, and
+    requests without the header, are answered as usual. The promise is that of `LockManager.once`.
 
     Args:
         keep: seconds that an answer is kept.

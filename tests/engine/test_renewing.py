@@ -332,6 +332,17 @@ def test_many_lost_keys_are_noticed_soon_and_not_in_one_go(how: str) -> None:
 
 
 @virtual
+async def test_one_node_that_pushes_is_enough_to_notice_a_deleted_key(on: Nodes) -> None:
+    refuse_tracking(on.nodes[1:])
+    sizes = batches(on.nodes[2])
+    async with on.connect() as locks, locks.lock("a") as lease:
+        await lease.extend()
+        await on.nodes[0].command("DEL", KEY)
+        await asyncio.sleep(AT_ONCE)
+        assert sizes == [1, 1], "the nodes were asked"
+
+
+@virtual
 async def test_nodes_that_push_nothing_are_asked_for_no_push(on: Nodes) -> None:
     refuse_tracking(on.nodes)
     asked, answer = [], on.nodes[0].answer

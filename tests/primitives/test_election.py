@@ -274,6 +274,29 @@ async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
             await others.release_held("m", force=True)
 
 
+def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    @virtual
+    async def test(on: Nodes) -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told))
+
+        def fail(lease: asynclock.Lease) -> None:
+            raise asynclock.ConfigurationError(lease.name)
+
+        async with on.locks.lock("m") as lease:
+            lease.on_wanted(fail)
+            await asyncio.sleep(0.1)
+            async with on.connect() as others:
+                assert await others.ask_back("m")
+            await asyncio.sleep(0.1)
+        assert not reported
+
+    test()
+    told = [one for one in caplog.records if one.exc_info]
+    assert [one.name for one in told] == ["asynclock"]
+    assert told[0].getMessage() == "a callback of 'm' failed"
+
+
 def ours() -> int:
     """Number of tasks, and of objects of the library."""
     gc.collect()

@@ -126,6 +126,28 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
     assert calls == ["x", "y", "z"]
 
 
+@virtual
+async def test_a_body_that_goes_on_in_another_task_is_left_there(on: Nodes) -> None:
+    one = on.locks.once("a", keep=60)
+    assert await do(on.locks, 1, keep=60) == (True, 1)
+    assert (await one.__aenter__()).done
+    await asyncio.sleep(61)
+    entering = asyncio.create_task(one.__aenter__())
+    run = await entering
+    assert run.task is entering
+
+    async def go_on() -> None:
+        assert run.lease is not None
+        run.lease.adopt()
+        assert run.task is asyncio.current_task()
+        run.finish(2)
+        await one.__aexit__(None, None, None)
+
+    await asyncio.create_task(go_on())
+    await one.__aexit__(None, None, None)
+    assert await look(on) == (True, 2)
+
+
 # ---- faults --------------------------------------------------------------------------------------
 
 
