@@ -318,7 +318,7 @@ class NullListener:
     def on_push(self, push: list[Any]) -> None:
         """Ignore pushes: no key is watched."""
 
-    def keep_release(self, release: Command) -> Sink:
+    def keep_release(self, release: Command) -> Sink:  # noqa: ARG002 # as the link calls it
         """Keep nothing: the probe holds nothing."""
         return NOBODY
 
