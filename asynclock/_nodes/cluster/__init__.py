@@ -228,7 +228,8 @@ class ClusterNode(Node):
 
     def _shard_connected(self, shard: Node) -> None:
         self.trust.facts = shard.trust.facts
-        self.tracking = all(node.tracking for node in self.shards)
+        # No key is watched at a server that was never met.
+        self.tracking = all(node.tracking for node in self.shards if node.trust.facts)
         self.on_connect(self)
         if self.rejected is not None:
             shard.rejected = self.rejected
