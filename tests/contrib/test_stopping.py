@@ -207,7 +207,8 @@ async def test_a_lock_that_a_handler_takes_itself_is_waited_for_until_the_stop(
     async with client_of(app) as (client, locks), connect("memory://stopping-by-hand") as other:
 
         async def ask(path: str = "/") -> httpx.Response:
-            return await asyncio.wait_for(client.get(path), PATIENCE)
+            request = asyncio.create_task(client.get(path))  # another task than a lease's here
+            return await asyncio.wait_for(request, PATIENCE)
 
         holder = locks if here else other
         taken = holder.rwlock("a").write() if kind == "read" else wish(holder)
