@@ -224,7 +224,6 @@ ORDINARY = "not cluster and not nightly and not containers"
 ELSEWHERE = f"{ORDINARY} and not once"
 # Tests mostly wait: with four workers, two cores are idle for half of the time.
 WORKERS = "8"
-WORKERS_MEASURED = "6"
 # Per cent of all lines and branches that the measured tests must take.
 BRANCHES = "98"
 # Each worker collects all tests, so few tests need few workers.
@@ -284,12 +283,18 @@ def run_tests(session: nox.Session, version: str) -> None:
     if version == MAIN:
         chosen = [path for path in UNMEASURED if path != MODEL or changed(MODEL)]
         environment.pytest("-n", WORKERS, "-m", ORDINARY, f"--ignore={PICTURES}", *chosen)
+    if version != MEASURED:
+        what_can_differ(session, version)
+
+
+def what_can_differ(session: nox.Session, version: str) -> None:
+    """Run what can depend on the Python or the server, where another session runs the rest."""
+    environment = Environment(session, version)
     if version in SERVERS:
         environment.use_server(SERVERS[version])
-    if len(PYTHONS) > 1:
-        chosen = [CONTRACT] if version == MEASURED else ON_EACH_PYTHON
-        few = [f"--ignore={path}" for path in UNMEASURED if version == MAIN]
-        environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *few, *chosen)
+    chosen = [CONTRACT] if version == MEASURED else ON_EACH_PYTHON
+    few = [f"--ignore={path}" for path in UNMEASURED if version == MAIN]
+    environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *few, *chosen)
 
 
 def add_tests(version: str, python: str | None) -> None:
@@ -352,7 +357,7 @@ def measure(environment: Environment, version: str, *, branches: bool = False) -
     more = [] if branches else ["-p", "tests.mutation.recording"]
     more += [f"--ignore={path}" for path in UNMEASURED]
     under = ("coverage", "run", *(["--branch"] if branches else []))
-    environment.pytest("-n", WORKERS_MEASURED, "-m", ORDINARY, *more, under=under)
+    environment.pytest("-n", WORKERS, "-m", ORDINARY, *more, under=under)
     environment.run("coverage", "combine", "-q")
     environment.run("coverage", "report", *(["--fail-under", BRANCHES] if branches else []))
 
@@ -718,13 +723,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def elsewhere(session: nox.Session) -> None:
-    """Run the tests that can differ on other Pythons, package, cluster, containers, docs and demo.
+    """Run what can differ elsewhere, and package, cluster, containers, docs and demo.
 
-    Three run at a time, because they often wait.
+    Four at a time, because they often wait.
     """
-    tests = [partial(run_tests, session, version) for version in OTHERS if version != MEASURED]
+    tests = [partial(what_can_differ, session, version) for version in OTHERS]
     rest = [partial(check, session) for check in (cluster, containers, docs, demo)]
-    side_by_side(partial(package, session), *tests, *rest, at_once=3)
+    side_by_side(partial(package, session), *tests, *rest, at_once=4)
 
 
 # ------------------------------------------------------------------ benchmarks
