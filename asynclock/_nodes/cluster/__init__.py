@@ -451,9 +451,10 @@ class RoutedCommand:
             if failure.code and self._command.op in VOTES:
                 shard.note(failure)
             lack = told_by(shard.address, failure)
-            # A server that doesn't answer keeps its releases itself.
-            refused = failure.code and not failure.permanent
-            (self.fail if refused else self._answer)(lack)
+            if failure.code and not failure.permanent:
+                self.fail(lack)
+            else:  # a server that doesn't answer keeps its releases itself
+                self._answer(lack)
         elif self._released:
             self._answer(GIVEN_UP)
         elif not self._left or _clock.now() >= self.until:
