@@ -97,7 +97,7 @@ class Ask:
         """The caller's place in the queue; None if it has none."""
         self.owner: str = context.new_owner()
         self.fence: int = 0
-        """The fence, once the whole batch was won; 0 before, and if `attempt` decides."""
+        """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
         self.attempt: Attempt | None = None
         """The vote on this request alone; None while the batch may be decided as a whole."""
         self.batch: SentBatch | None = None
@@ -480,6 +480,8 @@ class Ticket:
     """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
     __slots__ = ("_spec", "asked", "id", "number", "rank", "since", "ttl", "unsettled")
+    unsettled: bool
+    """Whether a node has another number than ours; unset until nodes have replied."""
 
     def __init__(self, spec: LockSpec, ident: str, since: float, ttl: float) -> None:
         self.id: str = ident
@@ -489,8 +491,6 @@ class Ticket:
         """The number that the nodes were told; below 1 until enough of them have named one."""
         self.rank: int = 0
         """Number of waiters before us, on the node with the fewest."""
-        self.unsettled: bool = False
-        """Whether a node has another number than ours."""
         self.asked: set[int] = set()
         """The nodes that may have the ticket."""
         self.ttl: float = ttl

@@ -494,7 +494,6 @@ async def _still_ours(engine: Engine, grant: Grant) -> bool:
 
     Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
     """
-    engine.ready()
     check = Check(engine, grant)
     engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
     if await check.decided:

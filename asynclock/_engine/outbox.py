@@ -299,8 +299,7 @@ class Batch(SentBatch):
             release.agreed(len(self.voters))
         fences = self.numbers[len(self.releases) :]
         for ask, fence in zip(self.asks, fences, strict=True):
-            if ask.attempt is None:
-                ask.fence = fence
+            ask.fence = fence
             if not ask.future.done():  # otherwise its task is being cancelled
                 ask.future.set_result(None)
 
@@ -380,8 +379,7 @@ def _put(ask: Ask) -> None:
     home = nodes.home and nodes.home(spec.all_keys)
     room = nodes.unsent and _with_room(nodes.unsent, spec, ask, home)
     ask.batch = batch = room or Batch(context, spec, home)
-    if not batch.asks:
-        batch.ttl, batch.waits = ask.ttl, ask.waits
+    batch.ttl, batch.waits = ask.ttl, ask.waits
     batch.asks.append(ask)
     context.undos[ask] = ask.withdraw
     _send_soon(nodes, batch, wait=False)

@@ -274,8 +274,6 @@ class Renewals:
 
     def _next_look(self, grant: Grant, sent: float) -> float:
         at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
-        if at >= grant.renew_until or end >= grant.renew_until:
-            return end
         if at <= end and at <= grant.sooner_at:  # the usual case: `min` takes longer
             return at
         return min(end, grant.sooner_at)
@@ -318,7 +316,7 @@ class Renewals:
         now = _clock.now()
         late = now - self._timer_at > LATE
         self._renew(self._take(now + RENEWAL_WINDOW), now, late=late)
-        if self._heap and (self._timer is None or self._heap[0][0] < self._timer_at):
+        if self._heap:
             self._arm(self._heap[0][0])
 
     def _renew(self, due: list[Grant], now: float, *, late: bool) -> None:

@@ -120,9 +120,10 @@ def forget_commands() -> None:
         program.app.registered_commands.clear()
 
 
-def undecided(locks: LockManager) -> int:
-    """Return how many requests for several names at once have no verdict yet."""
-    return locks._engine.multiplexer.undecided
+def unfinished(locks: LockManager) -> tuple[int, list[str]]:
+    """Return how many batches have no verdict yet, and which keys are still watched."""
+    nodes = locks._engine.multiplexer
+    return nodes.undecided, [*nodes.wakeups.watched]
 
 
 def chance(locks: LockManager, random: Callable[[], float]) -> None:
