@@ -15,6 +15,7 @@ import uvloop
 import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.engine.test_lease_ends import complaints
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -122,6 +123,15 @@ async def test_a_task_of_it_is_cancelled_cleanly(locks: asynclock.LockManager) -
             await waiting
     assert locks.statistics().waiting == 0
     assert "coro=<acquire()" in repr(waiting)
+
+
+async def test_one_whose_wait_was_cancelled_is_closed_cleanly(locks: asynclock.LockManager) -> None:
+    seen, held = complaints(), await locks.lock("a").acquire()
+    made = locks.lock("a").acquire()
+    made.send(None).cancel()
+    made.close()
+    await held.release()
+    assert (seen, locks.statistics().waiting) == ([], 0)
 
 
 @each_call

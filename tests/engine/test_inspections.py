@@ -128,6 +128,9 @@ async def test_tasks_of_one_process_say_who_has_the_name_that_one_waits_for(on: 
         with pytest.raises(asynclock.AcquireTimeoutError) as late:
             await on.locks.lock("a").acquire(timeout=0.3)
         assert late.value.holder_message == message
+        with pytest.raises(asynclock.AcquireTimeoutError) as several:
+            await on.locks.multi_lock("_", "a").acquire(timeout=0.3)
+        assert several.value.holder_message == message
         await lease.release()
         assert await (await asking).publish("ours")
         with pytest.raises(asynclock.AcquireTimeoutError, match="publishes 'ours'"):

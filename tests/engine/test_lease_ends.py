@@ -49,6 +49,7 @@ async def test_a_coroutine_that_is_closed_at_the_end_of_its_lease_has_lost_it(on
     close_inside(lease)
     await asyncio.sleep(0)
     assert await lease.release() is False
+    assert lease.lost_reason is not None
     assert on.locks.statistics().lost == 1
     assert on.locks.statistics().released == before
 

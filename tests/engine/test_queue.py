@@ -78,42 +78,23 @@ async def in_line(on: Nodes, count: int) -> AsyncIterator[tuple[Any, ...]]:
         yield (holder, *[await line_up(locks.lock("a"), locks) for locks in others])
 
 
-@virtual
-async def test_processes_go_in_the_order_in_which_they_asked(on: Nodes) -> None:
-    order: list[int] = []
-
-    async def hold(number: int, waiting: asyncio.Task[Any]) -> None:
-        lease = await waiting
-        order.append(number)
-        await asyncio.sleep(0.02)
-        await lease.release()
-
-    async with AsyncExitStack() as stack:
-        others = [await stack.enter_async_context(on.connect()) for _ in range(6)]
-        holder = await on.locks.lock("a").acquire()
-        tasks = []
-        for number, locks in enumerate(others):
-            tasks.append(start(hold(number, await line_up(locks.lock("a"), locks))))
-        await holder.release()
-        await asyncio.gather(*tasks)
-    assert order == list(range(6))
-
-
 @pytest.mark.parametrize("kind", ["lock", "election", "semaphore"])
-def test_a_release_wakes_one_waiter(kind: str) -> None:
+def test_a_release_wakes_one_waiter_and_processes_go_in_order(kind: str) -> None:
     async def play(on: Nodes) -> None:
-        call = calls()[kind]
+        call, order = calls()[kind], list[int]()
 
-        async def turn(locks: asynclock.LockManager) -> None:
+        async def turn(number: int, locks: asynclock.LockManager) -> None:
             held = await call(locks)
+            order.append(number)
             await asyncio.sleep(0.02)
             await (held.resign() if kind == "election" else held.release())
 
         async with AsyncExitStack() as stack:
             others = [await stack.enter_async_context(on.connect()) for _ in range(10)]
             held = await call(on.locks)
-            tasks = [start(turn(locks)) for locks in others]
-            for locks in others:
+            tasks = []
+            for number, locks in enumerate(others):
+                tasks.append(start(turn(number, locks)))
                 await until(partial(was_refused, locks))
             await asyncio.sleep(0.01)
             before = sum(locks.statistics().attempts for locks in others)
@@ -121,6 +102,7 @@ def test_a_release_wakes_one_waiter(kind: str) -> None:
             await asyncio.gather(*tasks)
             attempts = sum(locks.statistics().attempts for locks in others) - before
             assert attempts == 10  # each asks once, when its turn has come
+            assert order == list(range(10))
 
     virtual(play)()
 

@@ -80,12 +80,14 @@ async def test_a_slow_answer_puts_no_renewal_off(on: Nodes) -> None:
     on.slow(0.0)
 
 
+@pytest.mark.parametrize("ttls", [(TTL, 3.0), (3.0, TTL)])
 @virtual
-async def test_a_short_lease_is_renewed_although_a_long_one_came_first(on: Nodes) -> None:
-    long, short = await on.locks.lock("a").acquire(), await on.locks.lock("b", ttl=3).acquire()
+async def test_a_short_lease_is_renewed_beside_a_long_one(
+    on: Nodes, ttls: tuple[float, float]
+) -> None:
+    leases = [await on.locks.lock(f"{ttl}", ttl=ttl).acquire() for ttl in ttls]
     await asyncio.sleep(3.2)
-    assert long.held
-    assert short.held
+    assert all(lease.held for lease in leases)
     assert on.locks.statistics().renewed >= 3
 
 
@@ -295,9 +297,12 @@ async def test_no_renewal_is_put_off_for_a_node_that_will_vote_soon(on: Nodes) -
     assert on.nodes[2].keys.get(KEY)
 
 
+@pytest.mark.parametrize("names", ["a", "_ab"])
 @virtual
-async def test_a_deleted_key_is_noticed_at_once_and_counts_once_most_lack_it(on: Nodes) -> None:
-    sizes, lease = batches(on.nodes[2]), await on.locks.lock("a").acquire()
+async def test_a_deleted_key_is_noticed_at_once_and_counts_once_most_lack_it(
+    on: Nodes, names: str
+) -> None:
+    sizes, lease = batches(on.nodes[2]), await on.locks.multi_lock(*names).acquire()
     await lease.extend()
     await on.nodes[0].command("DEL", KEY)
     await asyncio.sleep(AT_ONCE)

@@ -92,10 +92,12 @@ def otel() -> Otel:
 
 
 @pytest.fixture
-async def locks(
-    asynclock_nodes: list[LocalServer], otel: Otel
-) -> AsyncIterator[asynclock.LockManager]:
-    urls = [node.url for node in asynclock_nodes]
+def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
+    return [node.url for node in asynclock_nodes]
+
+
+@pytest.fixture
+async def locks(urls: list[str], otel: Otel) -> AsyncIterator[asynclock.LockManager]:
     async with asynclock.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
         yield locks
 
@@ -127,11 +129,8 @@ BARS = re.compile(r" +├─*┤ *")
 """What is drawn between the name of a span and what it knows."""
 
 
-async def test_the_picture_of_spans_in_the_docs(
-    asynclock_nodes: list[LocalServer], otel: Otel
-) -> None:
+async def test_the_picture_of_spans_in_the_docs(urls: list[str], otel: Otel) -> None:
     """Two tasks of one process and one of another want a name: what a viewer of traces shows."""
-    urls = [node.url for node in asynclock_nodes]
     theirs, tracer = otel.beside(), otel.tracers.get_tracer("test")
     here, there = (
         asynclock.connect(*urls, **SETTINGS, label=label, observers=[one.telemetry])
@@ -192,9 +191,8 @@ def drawing(spans: Sequence[Any]) -> list[str]:
     ids=["lock", "semaphore", "fair", "multi", "write"],
 )
 async def test_a_search_for_a_holder_finds_its_hold_and_the_waits_of_other_processes(
-    asynclock_nodes: list[LocalServer], otel: Otel, kind: Any
+    urls: list[str], otel: Otel, kind: Any
 ) -> None:
-    urls = [node.url for node in asynclock_nodes]
     here, there = (
         asynclock.connect(*urls, **SETTINGS, observers=[one.telemetry])
         for one in (otel, otel.beside())
@@ -222,10 +220,7 @@ async def test_a_search_for_a_holder_finds_its_hold_and_the_waits_of_other_proce
     ]
 
 
-async def test_prefixes_on_the_same_nodes_do_not_mix(
-    asynclock_nodes: list[LocalServer], otel: Otel
-) -> None:
-    urls = [node.url for node in asynclock_nodes]
+async def test_prefixes_on_the_same_nodes_do_not_mix(urls: list[str], otel: Otel) -> None:
     one, two = (
         asynclock.connect(*urls, **SETTINGS, prefix=prefix, observers=[otel.telemetry])
         for prefix in ("one:", "two:")
@@ -243,9 +238,8 @@ async def test_prefixes_on_the_same_nodes_do_not_mix(
 
 
 def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
-    asynclock_nodes: list[LocalServer], otel: Otel
+    urls: list[str], otel: Otel
 ) -> None:
-    urls = [node.url for node in asynclock_nodes]
     tracer = otel.tracers.get_tracer("test")
     with blocking.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
         for name in ("one", "two"):
@@ -259,10 +253,10 @@ def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
 @pytest.mark.parametrize("blocks", [False, True], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("held_by", ["this process", "another"])
 async def test_waits_are_seen_until_they_end(
-    asynclock_nodes: list[LocalServer], held_by: str, *, blocks: bool
+    urls: list[str], held_by: str, *, blocks: bool
 ) -> None:
     """Also those of threads, and those that are cancelled, which no event reports."""
-    otel, urls = Otel(patterns=["jobs:*"]), [node.url for node in asynclock_nodes]
+    otel = Otel(patterns=["jobs:*"])
     seen, jobs = partial(otel.counted, "acquire.waiting"), ("jobs:*",)
     connect = blocking.connect if blocks else asynclock.connect
     settings = {**SETTINGS, "observers": [otel.telemetry]}
@@ -391,9 +385,8 @@ def test_a_logger_of_the_users_own_gets_what_its_level_lets_through(
 
 
 async def test_closing_is_one_line_for_all_that_was_held(
-    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+    urls: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    urls = [node.url for node in asynclock_nodes]
     caplog.set_level(logging.INFO, "asynclock")
     caplog.set_level(logging.WARNING, "asynclock.fleet")  # these nodes keep no record of their set
     async with asynclock.connect(*urls, **SETTINGS) as locks:
@@ -411,10 +404,9 @@ async def test_closing_is_one_line_for_all_that_was_held(
 
 
 async def test_no_record_has_an_owner_id(
-    asynclock_nodes: list[LocalServer], caplog: pytest.LogCaptureFixture
+    asynclock_nodes: list[LocalServer], urls: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reader of the logs could release the lease with the id, also with other libraries' ids."""
-    urls = [node.url for node in asynclock_nodes]
     foreign = "4b5ff6dd1f3e4b0e8a0d4d0b7b0f7a11"
     settings = {**SETTINGS, "label": "", "observers": [LogEvents()]}
     with caplog.at_level(logging.DEBUG):
@@ -505,9 +497,8 @@ class Ear:
         self.heard.append(type(event).__name__)
 
 
-async def test_an_observer_comes_and_goes(asynclock_nodes: list[LocalServer]) -> None:
+async def test_an_observer_comes_and_goes(urls: list[str]) -> None:
     ear = Ear()
-    urls = [node.url for node in asynclock_nodes]
     async with patient.connect(*urls, restart_guard=False) as locks:
         locks.observe(ear.hear)
         async with locks.lock("a"):

@@ -201,6 +201,10 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
     async with on.locks.multi_lock("a", "b") as several:
         with pytest.raises(asynclock.ConfigurationError, match="'a, b' can't be detached"):
             await several.detach()
+    for one in (on.locks.semaphore("s", 2), on.locks.rwlock("s").read()):
+        async with one as lease:
+            with pytest.raises(asynclock.ConfigurationError, match="'s' can't be detached"):
+                await lease.detach()
     async with on.locks.lock("a" * 9000) as lease:
         with pytest.raises(asynclock.ConfigurationError, match="too long"):
             await lease.detach()

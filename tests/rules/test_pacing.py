@@ -74,7 +74,7 @@ def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
     pauses = [without_push(n, None, 0.5) for n in range(12)]
     assert pauses == sorted(pauses)
     assert without_push(0, None, 0.0) <= 0.0025
-    assert max(without_push(n, None, 0.999) for n in range(50)) <= 0.375
+    assert 0.37 < max(without_push(n, None, 0.999) for n in range(50)) <= 0.375
     assert 0 < without_push(40, -1.0, 0.0) < 0.01
 
 

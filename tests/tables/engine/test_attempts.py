@@ -27,6 +27,7 @@ from tests.tables.engine.told import (
 WAITS = Reply([b"1", b"x"])
 """At a look, the ticket waits and the name is held."""
 HELD = (no(number=5),) * 3
+ONCE: dict[str, Any] = {"once": True}
 OOM = error("OOM command not allowed")
 GONE = ["release 2 abc", "leave 1 abc"]
 """What a second request sends when it is cancelled."""
@@ -89,9 +90,15 @@ ROWS = [
         "a cancelled try left no ticket",
         [(SILENT, no(), SILENT)],
         *("waits", ["acquire 1 abc", "release 1 ac"]),
-        call={"once": True},
+        call=ONCE,
     ),
+    Row("a try that is won is in no queue", [(no(), yes(), yes())], "won", ["acquire 1 abc"], ONCE),
     Row("cancelled while it waits", [HELD], "waits", ["acquire 1 abc", "leave 1 abc"]),
+    Row(
+        "slots that the lock does not have are not asked for",
+        [(no("x", b"01", number=5),) * 3],
+        *("waits", ["acquire 1 abc", "leave 1 abc"]),
+    ),
     Row(
         "cancelled as it asks again",
         [HELD, (SILENT,) * 3],
@@ -142,14 +149,14 @@ ROWS = [
         "a quorum can't write",
         [(yes(), OOM, OOM)],
         *(asynclock.QuorumUnavailableError, ["acquire 1 abc", "release 1 abc"]),
-        call={"once": True},
+        call=ONCE,
     ),
     Row("one node can't write", [(OOM, yes(), yes())], "won", ["acquire 1 abc", "leave 1 a"]),
     Row(
         "silence until the node timeout",
         [(yes(), SILENT, SILENT)],
         *(asynclock.QuorumUnavailableError, ["acquire 1 abc", "release 1 abc"]),
-        call={"once": True},
+        call=ONCE,
         wait=1.1,
     ),
     Row(
@@ -163,14 +170,14 @@ ROWS = [
         "somebody has it on a quorum",
         [(yes(), no(), no())],
         *(None, ["acquire 1 abc", "release 1 a"]),
-        call={"once": True},
+        call=ONCE,
     ),
     Row(
         "split, so a try takes a place and leaves it",
         [(yes(), no("x"), no("y")), HELD],
         None,
         ["acquire 1 abc", "release 1 a", "acquire 2 abc", "release 2 a", "leave 3 abc"],
-        call={"once": True},
+        call=ONCE,
     ),
     # fences
     Row(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.pacing import SETTLING, STEADY
+from asynclock._rules.pacing import SETTLING, STEADY, Spread
 from asynclock._rules.validity import longest_outage
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, start
 from tests.tables.engine.told import (
     LOST,
     SILENT,
@@ -23,6 +23,8 @@ from tests.tables.engine.told import (
     outcome,
     yes,
 )
+from tests.tables.inside import chance
+from tests.waiting import until
 
 Vote = tuple[Reply, ...]
 WON, HELD = (yes(),) * 3, (no(number=5),) * 3
@@ -187,11 +189,75 @@ async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Table) -> N
     counts = on.locks.statistics()
     assert counts.attempts - 1 == len(at), "and the first of the manager"
     assert counts.refused == len(at) - len(at_once) + 1
+    chance(on.locks, lambda: 0.0)
+    await outcome(on.locks.semaphore("a", 3).acquire(timeout=0.002))
+    assert on.locks.statistics().attempts > counts.attempts + 50, "a pause may be as good as none"
+    on.tell("acquire", WON)
+    for _ in range(30):
+        await (await on.locks.semaphore("a", 3).acquire()).release()
+    assert on.locks._engine.spread.width == Spread.NARROW, "rivals have gone"
 
 
 @on_told
 async def test_refusals_and_split_votes_are_counted(on: Table) -> None:
     on.tell("acquire", HELD, SPLIT, HELD, WON)
+    seen: list[str] = []
+    on.locks.observe(lambda event: seen.append(type(event).__name__))
     await on.locks.multi_lock("a", "b").acquire()
     counts = on.locks.statistics()
     assert (counts.attempts - 1, counts.refused, counts.split_votes) == (4, 3, 1)
+    assert (seen.count("Contended"), seen.count("SplitVote")) == (3, 1)
+
+
+@on_told
+async def test_a_call_that_begins_in_an_outage_waits_for_the_holder_that_it_then_meets(
+    on: Table,
+) -> None:
+    on.tell("acquire", OUT, HELD)
+    assert type((await outcome(on.locks.lock("a").try_acquire()))[0]) is OUTAGE
+    await until(lambda: {one.state for one in on.locks.nodes()} == {"up"})
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+@on_told
+async def test_a_call_that_settles_a_split_vote_waits_and_keeps_its_number(on: Table) -> None:
+    numbered = tuple(no(owner, number=5) for owner in "xyz")
+    on.tell("acquire", SPLIT, numbered, numbered, WON)
+    assert await on.locks.semaphore("a", 2).try_acquire()
+    asked = [one.words[8:9] for one in on.heard("acquire") if one.node == "a"]
+    assert asked == [[], ["-1"], ["5"], ["5"]]
+
+
+@on_told
+async def test_only_the_waiters_that_an_error_names_are_asked_for(on: Table) -> None:
+    on.tell("acquire", (no(number=5, rank=9),) * 3)
+    await outcome(on.locks.lock("a").acquire(timeout=0.5))
+    assert {one.words[1] for one in on.heard("inspect")} == {"4"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "many"),
+    [("lock", False), ("semaphore", True), ("read", True), ("write", True), ("multi", True)],
+)
+@on_told
+async def test_where_several_may_hold_a_name_another_holder_is_no_end_of_a_hold(
+    on: Table, *, kind: str, many: bool
+) -> None:
+    make: Any = {
+        "lock": on.locks.lock,
+        "semaphore": lambda name: on.locks.semaphore(name, 2),
+        "read": lambda name: on.locks.rwlock(name).read(),
+        "write": lambda name: on.locks.rwlock(name).write(),
+        "multi": lambda name: on.locks.multi_lock(name, f"{name}2"),
+    }[kind]
+    on.tell("acquire", *((no(f"x{number}"),) * 3 for number in range(7)))
+    advised = []
+    for name in "aaaaaab":
+        error, _ = await outcome(make(name).acquire(timeout=0))
+        advised.append(error.retry_after)
+        await asyncio.sleep(0.9)
+    assert (advised[5] > 1.0) is many
+    assert advised[6] < 0.1, "nothing is known of the other name"

@@ -98,6 +98,10 @@ REFUSAL = [0, 900, b"x", 5, 0, 0, NOW]
         (AWAY, 1, 1, None),
         ([0, [1], NOW], 1, 1, None),
         ([0, [1, 7, 8], NOW], 1, 1, None),
+        ([0, [1, b"7"], NOW], 1, 1, None),
+        ([0, [True, 7], NOW], 1, 1, None),
+        ([0, [1, 0], NOW], 1, 1, None),
+        ([0, [1, 1 << 53], NOW], 1, 1, None),
     ],
 )
 def test_a_reply_is_plain_if_all_was_done_and_nobody_waits(

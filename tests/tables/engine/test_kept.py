@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
 
+import asynclock
+from asynclock._engine.acquire import Work
+from asynclock._engine.ask import Ask
 from asynclock._primitives.reentrant import _inherited
 from asynclock.testing import LocalServer
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
@@ -30,6 +34,15 @@ async def test_a_dropped_manager_is_told(asynclock_nodes: list[LocalServer]) -> 
     await engine.background.aclose()
 
 
+async def test_no_timer_of_a_closed_manager_keeps_its_renewals() -> None:
+    async with asynclock.connect("memory://closed") as locks:
+        lease = await locks.lock("a").acquire()
+    loop: Any = asyncio.get_running_loop()
+    timers = [timer._callback for timer in loop._scheduled if not timer.cancelled()]
+    assert not lease.held
+    assert locks._engine.renewals._look not in timers
+
+
 async def test_waiting_for_the_end_of_several_leaves_nothing(
     asynclock_nodes: list[LocalServer],
 ) -> None:
@@ -46,15 +59,44 @@ async def test_waiting_for_the_end_of_several_leaves_nothing(
 
 
 @virtual
+async def test_a_request_that_is_over_is_freed_without_a_collection(on: Nodes) -> None:
+    gc.collect()
+    gc.disable()
+    await asyncio.gather(*(on.locks.lock(name).acquire() for name in "abc"))
+    await asyncio.sleep(0.1)
+    left = [one for one in gc.get_objects() if type(one) is Ask]
+    gc.enable()
+    assert not left
+
+
+@virtual
 async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
     renewals = on.locks._engine.renewals
     kept = await on.locks.lock("kept").acquire()
     for number in range(150):
         async with on.locks.lock(f"{number % 7}"):
             await asyncio.sleep(0.001)
+    async with on.locks.lock("renewed") as lease:
+        await lease.extend()
+        assert list(renewals._tracked) == ["asynclock:renewed"]
     assert renewals.grants() == [kept._grant]
+    assert not renewals._tracked
     assert len(renewals._heap) <= 70
     assert names_in_use(on.locks) == ["kept"]
+
+
+@virtual
+async def test_stopping_work_concerns_no_call_that_has_ended(on: Nodes) -> None:
+    work = Work()
+    async with on.connect() as other:
+        held = await other.lock("a").acquire()
+        with work.running():
+            waiting = [start(on.locks.lock("a").acquire()) for _ in range(2)]
+        await until(lambda: len(work._ends) == 2)
+        await held.release()
+        for task in waiting:
+            await (await task).release()
+    assert not work._ends
 
 
 @pytest.mark.parametrize("inherit", [False, True])

@@ -72,6 +72,21 @@ async def test_a_release(
     assert on.locks.statistics().lost == (reason is not None), "told once"
 
 
+@pytest.mark.parametrize(("dead", "took"), [("a", 0.2), ("abc", 0.0)])
+@on_told
+async def test_a_release_waits_for_the_nodes_that_can_get_it(
+    on: Table, dead: str, took: float
+) -> None:
+    """One that is known to be down answers at once: that decides nothing, unless all are."""
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("rest", (slow(DONE),) * 3)
+    lease = await on.locks.lock("a", at_least=5.0).acquire()
+    on.kill(dead)
+    await until(lambda: [one.state for one in on.locks.nodes()].count("down") == len(dead))
+    _, seconds = await outcome(lease.release())
+    assert seconds == pytest.approx(took, abs=0.001)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -324,11 +324,19 @@ def test_waiters_that_a_majority_keeps_are_told_in_their_order(
     [
         (1795331604939299, 1795331604.939299, False),
         (4001795331604939, 1795331604.939, True),
+        (4000000000000000, None, True),
         (1795331604939, 1795331604.939, False),
         (-1, None, True),
         (1, None, False),
     ],
-    ids=["a clock", "a reader", "a writer", "a reader that goes next", "a writer that was one"],
+    ids=[
+        "a clock",
+        "a reader",
+        "the first",
+        "a writer",
+        "a reader that goes next",
+        "a writer that was one",
+    ],
 )
 def test_a_waiter_says_since_when_it_waits_if_its_number_is_a_clock(
     number: int, since: float | None, shared: bool
