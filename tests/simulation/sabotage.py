@@ -110,10 +110,6 @@ def told(statement: str, scripts: Sequence[Script] = LOCK) -> Break:
     return break_it
 
 
-def unchanged(_patch: pytest.MonkeyPatch) -> None:
-    """Leave the library as it is: a setting of the schedule is the sabotage."""
-
-
 # ---- what takes the place of a function --------------------------------------------------------
 
 
@@ -156,39 +152,9 @@ def changed(act: Callable[..., Any]) -> Callable[[Any], Any]:
     return lambda old: lambda self, *args: old(self, *act(self, *args))
 
 
-def same_fence(_: Any) -> Any:
-    """Make a hand-over that takes no new fence."""
-    return lambda grant: grant.fence
-
-
-def first_fence(_: Any) -> Any:
-    """Make a hand-over that leaves its fence in the block."""
-    return lambda grant: grant.fences[0]
-
-
-def last_fence(_: Any) -> Any:
-    """Make a hand-over that leaves the block of fences as it is."""
-    return lambda grant: grant.fences[-1] if grant.fences else grant.fence
-
-
-def longer(old: Any) -> Any:
-    """Make an extension that counts for half a second more."""
-    return lambda grant, until, *args: old(grant, until + 0.5, *args)
-
-
-def at_the_end(_: Any) -> Any:
-    """Make a renewal that is due when the ttl is over."""
-    return lambda sent, ttl: sent + ttl
-
-
-def unasked(_: Any) -> Any:
-    """Make any reply to a reservation confirm it."""
-    return lambda reservation, _index, _reply: reservation._claim(reservation._grant.fence)
-
-
-def counted(_: Any) -> Any:
-    """Count every answer."""
-    return lambda _size, *, sure, unsure, left: sure + unsure
+def does(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make a function that does this instead."""
+    return lambda _old: function
 
 
 def _stamped_late(_: Any, grant: Grant, _until: float, sent: float) -> tuple[Any, ...]:
@@ -291,10 +257,10 @@ SABOTAGES = {
     "renewal_from_the_reply": under("answers", swap(Renewals, "granted", changed(_stamped_late))),
     "an_extension_in_flight_is_forgotten": under("ttls", swap(Grant, "asked", nothing)),
     "extend_takes_any_ttl": under(
-        "ttls", swap(_settings, "ttl", lambda _: lambda ttl, **_options: ttl)
+        "ttls", swap(_settings, "ttl", does(lambda ttl, **_options: ttl))
     ),
     "each_leave_ends_the_last_that_entered": under(
-        "tasks", swap(base.Entered, "leave", lambda _: lambda entered: entered.pop())
+        "tasks", swap(base.Entered, "leave", does(lambda entered: entered.pop()))
     ),
     "a_node_that_forgot_has_a_say": under(
         "witnesses", swap(Trust, "remembers_from", always(-math.inf))
@@ -324,11 +290,20 @@ SABOTAGES = {
     "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
     "a_reader_is_not_kept": under("shapes", lua(SIDES, "keep_reader", "return")),
     "a_silent_memory_is_empty": under("witnesses", swap(register, "surely_empty", always(True))),
-    "every_answer_counts": under("witnesses", swap(register, "countable", counted)),
+    "every_answer_counts": under(
+        "witnesses",
+        swap(register, "countable", does(lambda _, *, sure, unsure, left: sure + unsure)),
+    ),
     # fences
-    "a_successor_gets_the_same_fence": under("crowd", swap(Grant, "take_fence", same_fence)),
-    "a_reserved_fence_is_given_twice": under("crowd", swap(Grant, "take_fence", first_fence)),
-    "a_block_needs_no_counter": under("blocks", swap(Reservation, "on_reply", unasked)),
+    "a_successor_gets_the_same_fence": under(
+        "crowd", swap(Grant, "take_fence", does(lambda grant: grant.fence))
+    ),
+    "a_reserved_fence_is_given_twice": under(
+        "crowd", swap(Grant, "take_fence", does(lambda grant: grant.fences[0]))
+    ),
+    "a_block_needs_no_counter": under(
+        "blocks", swap(Reservation, "on_reply", does(lambda one, *_: one._claim(one._grant.fence)))
+    ),
     "a_counter_is_not_stored": under("locks", lua(LOCK, "keep_fence", "return")),
     "a_counter_is_ignored": under("fences", lua(LOCK, "fence_above", "return fence")),
     # Counters only disagree where the clock does not raise them all to one floor.
@@ -350,7 +325,7 @@ SABOTAGES = {
         "strays", told("if ARGV[1] == 'acquire' or ARGV[1] == 'batch' then ARGV[5] = '0' end")
     ),
     "a_first_acquire_without_a_deadline": under(
-        "strays", swap(ServerNode, "_bounded", lambda _: lambda _server, command: command)
+        "strays", swap(ServerNode, "_bounded", does(lambda _server, command: command))
     ),
     "a_lost_turn": under(
         "crowd", swap(LocalQueue, "leave", lambda old: lambda *args: old(*args) and None)
@@ -379,10 +354,14 @@ SABOTAGES = {
     "overdue_requests_are_waited_for": under("late", swap(Link, "_check_time", nothing)),
     "a_tick_sends_nothing": under("locks", swap(Multiplexer, "flush_soon", nothing)),
     # renewal
-    "an_extension_counts_for_longer": under("locks", swap(Grant, "extended", longer)),
+    "an_extension_counts_for_longer": under(
+        "locks", swap(Grant, "extended", changed(lambda _, until: (until + 0.5,)))
+    ),
     "an_extension_does_not_count": under("rolling", swap(Grant, "extended", nothing)),
     "extensions_are_not_counted": under("rolling", swap(Round, "_count", nothing)),
-    "a_renewal_comes_too_late": under("rolling", swap(validity, "renew_at", at_the_end)),
+    "a_renewal_comes_too_late": under(
+        "rolling", swap(validity, "renew_at", does(lambda sent, ttl: sent + ttl))
+    ),
     "a_lease_is_never_renewed": under("rolling", swap(renewal, "_ends_next", always(True))),
     "a_lease_is_never_checked": under("locks", swap(Grant, "check_at", nothing)),
     # clocks and guards
@@ -399,7 +378,9 @@ SABOTAGES = {
         swap(Multiplexer, "fence_floor", always(0)),
         swap(Multiplexer, "read_clocks", nothing),
     ),
-    "a_fence_of_the_block_is_given_again": under("crowd", swap(Grant, "take_fence", last_fence)),
+    "a_fence_of_the_block_is_given_again": under(
+        "crowd", swap(Grant, "take_fence", does(lambda grant: [grant.fence, *grant.fences][-1]))
+    ),
     "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
     "a_loss_interrupts_no_body": under("locks", swap(Interruption, "interrupt", nothing)),
