@@ -5,33 +5,28 @@
 --   {odd, {reply...}, now}: a reply is 1 (released) or a fence (acquired) where nobody waits, otherwise
 --   what `release` or `acquire` alone would reply, or that name's error; odd is 1 if any is not a number
 
--- An error at one name is the reply for that name alone. Before Redis 7 an error is no table.
+-- An error at one name is the reply for that name alone.
 local function safely(act, ...)
   local done, reply = pcall(act, ...)
-  return done and reply or type(reply) == 'table' and reply or {err = tostring(reply)}
+  return done and reply or {err = tostring(reply)}
 end
 
 -- Does all names, or those of `rest`, which has the places of names that need a long reply. `acquire`
 -- and `release` take the keys and the arguments of their operation.
 local function each(acquire, release, replies, rest)
-  local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, rest and 1 or 0
+  local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, 0
   local counters, keys = #KEYS - names, {}
-  local release_args = {'release', ''}
-  local acquire_args = {'acquire', '', ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
+  local release_args, acquire_args = {op}, {unpack(ARGV, 1, 7)}
   for n = 1, rest and #rest or names do
-    local i, reply = rest and rest[n] or n, nil
-    keys[1], keys[2] = KEYS[i], i > releases and KEYS[counters + i] or ''
+    local i = rest and rest[n] or n
+    local act, args = acquire, acquire_args
+    if i <= releases then act, args = release, release_args end
+    args[2] = ARGV[7 + i]
+    keys[1], keys[2] = KEYS[i], KEYS[counters + i] -- a release uses no counter
     for k = 1, (counters + releases) / names - 1 do keys[k + 2] = KEYS[k * names + i] end
-    if i <= releases then
-      release_args[2] = ARGV[7 + i]
-      reply = safely(release, keys, release_args)
-    else
-      acquire_args[2] = ARGV[7 + i]
-      reply = safely(acquire, keys, acquire_args)
-    end
-    local woken = reply[#reply - 1]
-    if not rest and reply[1] == 1 and (woken == '' or type(woken) == 'table' and not woken[1]) then
-      reply = i <= releases and 1 or reply[2]
+    local reply = safely(act, keys, args)
+    if not rest and reply[1] == 1 and #reply[#reply - 1] == 0 then
+      reply = act == release and 1 or reply[2]
     else
       odd = 1
     end

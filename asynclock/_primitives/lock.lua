@@ -47,7 +47,7 @@ local function acquire(KEYS, ARGV)
   local settled = tonumber(head == ticket and redis.call('ZSCORE', queue, ticket) or 0)
   if head and number > 0 and ms > 0 and settled ~= number then
     -- We may be the first, on a node that forgot us or gave us another number; or no longer.
-    number, joined = join(queue, ticket, ms, number, floor), true
+    number, joined = join(queue, ticket, ms, number), true
     head = first(queue)
   end
   local ours, holder = barge or not head or head == ticket, nil

@@ -41,7 +41,7 @@ local function join_all(KEYS, ticket, ms, number, floor)
       number = math.max(number, floor, stored or (last or 0) + 1)
     end)
   end
-  each_queue(KEYS, function(queue) join(queue, ticket, ms, number, floor) end)
+  each_queue(KEYS, function(queue) join(queue, ticket, ms, number) end)
   return number
 end
 

@@ -24,7 +24,7 @@ end
 -- Lets a key live for `ms` milliseconds from now, or for longer if it does already: a request that is
 -- late, after one for longer, shortens nothing.
 local function keep_for(key, ms)
-  if redis.call('PTTL', key) < tonumber(ms) then redis.call('PEXPIRE', key, ms) end
+  redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), ms))
 end
 
 -- The least value that a counter gets: its number, its text, and the milliseconds to keep it. A client

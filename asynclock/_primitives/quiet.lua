@@ -11,24 +11,19 @@ if op == 'batch' then
   local quiet = call('EXISTS', unpack(KEYS, names + 1, 2 * names)) == 0
 
   -- One call reads all names to be released, and one deletes those that their owners still have.
-  local held, own = releases > 0 and call('MGET', unpack(KEYS, 1, releases)) or {}, {}
-  for i = 1, releases do
-    if held[i] == ARGV[7 + i] then own[#own + 1] = KEYS[i] end
-  end
-  local deleted = own[1] and tonumber(call('DEL', unpack(own)))
+  local held, own = releases > 0 and redis.call('MGET', unpack(KEYS, 1, releases)), {}
   for i = 1, releases do
     local reply = held[i] or call('GET', KEYS[i]) -- MGET hides a wrong type
     if reply == ARGV[7 + i] then
-      reply = deleted and 1 or call('DEL', KEYS[i])
-      if reply == 1 and not quiet and call('PTTL', KEYS[names + i]) ~= -2 then
-        rest[#rest + 1] = i
-      end
+      own[#own + 1], reply = KEYS[i], 1
+      if not quiet and call('PTTL', KEYS[names + i]) ~= -2 then rest[#rest + 1] = i end
     elseif type(reply) ~= 'table' then
       reply = {0, '', now}
     end
     if reply ~= 1 then odd = 1 end
     replies[i] = reply
   end
+  if own[1] then redis.call('DEL', unpack(own)) end
 
   local late = too_late()
   for i = releases + 1, names do
@@ -39,7 +34,7 @@ if op == 'batch' then
     if reply and reply.ok then
       local counter = KEYS[counters + i]
       local before = call('SET', counter, text, 'PX', keep, 'GET')
-      local value = before and tonumber(before) or not before and now - FLOOR_BEHIND
+      local value = tonumber(before or now - FLOOR_BEHIND)
       if type(before) == 'table' then
         reply = before
       elseif value and value >= 0 and value < fence then

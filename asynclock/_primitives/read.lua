@@ -25,13 +25,13 @@ end
 local function keep_reader(key, owner, ttl)
   local left = redis.call('PTTL', key)
   redis.call('ZADD', key, 'GT', ms + ttl, owner)
-  if left < ttl then redis.call('PEXPIRE', key, ttl) end
+  redis.call('PEXPIRE', key, math.max(left, ttl))
   return left
 end
 
 local function wait(queue, ticket, patience)
   local place = tonumber(redis.call('ZSCORE', queue, ticket)) or LATER + ms
-  join(queue, ticket, patience, place, 0)
+  join(queue, ticket, patience, place)
 end
 
 local function acquire(KEYS, ARGV)

@@ -24,7 +24,7 @@ if op == 'acquire' then
   if won and floor >= 0 and floor <= now + FLOOR_AHEAD then
     if floor > now then keep = keep + math.ceil((floor - now) / 1000) end
     before = redis.call('SET', KEYS[2], ARGV[4], 'PX', keep, 'GET')
-    local counter = before and tonumber(before) or not before and now - FLOOR_BEHIND
+    local counter = tonumber(before or now - FLOOR_BEHIND)
     if counter and counter >= 0 and counter < floor then return {1, floor, waiter, now} end
   end
 elseif op == 'release' then

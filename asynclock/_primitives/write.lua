@@ -41,7 +41,7 @@ local function acquire(KEYS, ARGV)
   if head and number > 0 and ms > 0 then
     -- We may be the first, on a node that forgot us or gave us another number; or no longer.
     if tonumber(redis.call('ZSCORE', queue, ticket)) ~= number then
-      join(queue, ticket, ms, number, floor)
+      join(queue, ticket, ms, number)
       head = first(queue)
     end
   end
@@ -71,7 +71,7 @@ local function acquire(KEYS, ARGV)
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '')
   end
   if ms > 0 then
-    number = join(queue, ticket, ms, reader and AHEAD or numbered(queue, ticket, number, floor), floor)
+    number = join(queue, ticket, ms, reader and AHEAD or numbered(queue, ticket, number, floor))
   else
     number = 0
   end
@@ -90,7 +90,7 @@ local function release(KEYS, ARGV)
   if failure and not head then return failure end
   if not head and not ticket then return {1, {}, now} end
   if ticket then
-    join(queue, ticket, ARGV[5], numbered(queue, ticket, tonumber(ARGV[6]), now), now)
+    join(queue, ticket, ARGV[5], numbered(queue, ticket, tonumber(ARGV[6]), now))
   elseif ARGV[3] ~= '2' then
     end_turn(queue)
     if ARGV[3] == '1' then return {1, {}, now} end

@@ -10,6 +10,41 @@ test_a_mutex_in_memory, test_a_mutex = played("""
       PEXPIRE l 5000
       lock acquire me -> 1 * ''
       PTTL l -> TTL
+      lock acquire you -> 0 TTL me 0 0 0
+
+    a detached lease is resumed in the place of its owner alone, even if others wait
+      lock acquire old ttl=5000
+      lock wait t1
+      lock acquire new 0 t 0 0 old -> 1 * t1
+      GET l -> new
+      PTTL l -> TTL
+      lock acquire third 0 t 0 0 old -> 0 TTL new 0 0 0
+      DEL l
+      lock acquire third 0 t 0 0 new -> 0 -2 '' 0 0 0
+
+    a name rests for as long as was asked, or until a moment that comes sooner
+      still
+      lock acquire me
+      lock rest me 3000 0 -> 1 ''
+      GET l -> #rests:me
+      lock rest me 9000 0 -> 1 ''
+      lock rest you 9000 0 -> 0 ''
+      PTTL l -> 3000
+      SET l me
+      lock rest me 3000 now+999001 -> 1 ''
+      PTTL l -> 1000
+      SET l me
+      lock rest me 3000 now+9000000 -> 1 ''
+      PTTL l -> 3000
+      SET l me
+      lock rest me 3000 now-9 -> 1 ''
+      PTTL l -> 1
+
+    the last number that a counter can have
+      SET c 9007199254740990
+      lock acquire me -> 1 9007199254740991 ''
+      lock acquire me -> !WRONGTYPE c must keep a whole number
+      GET c -> 9007199254740991
 
     a tool that knows no queue looks and releases
       lock acquire me floor=now
@@ -380,6 +415,16 @@ test_a_batch_in_memory, test_a_batch = played("""
       lock(a b aq bq) batch 2 me me -> 1 [[0 '' *] [0 '' *]]
       GET a -> you
       lock(a a aq aq c c) batch 0 me him floor=now wait=20000 -> 1 [[0 TTL you now 0 ...
+
+    the releases of a batch are plain where nobody waits, and otherwise tell who was woken
+      read wait one
+      write wait two
+      read(r q w) batch 1 ONE -> 1 [[1 [two] *]]
+      write wait two -> 1 ...
+      write(w q r) batch 1 TWO -> 0 [1]
+      multi acquire me
+      lock(b bc b:#queue) wait t
+      multi(a b bc) batch 1 me -> 1 [[1 [b:#queue:#t] *]]
 
     a release that fails in a batch fails alone
       SET a,b me PX TTL

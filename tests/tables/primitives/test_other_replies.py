@@ -183,13 +183,16 @@ test_several_in_memory, test_several = played("""
       multi raise me 999 -> 0 *
       multi release me -> 0 []
       GET b -> -
+      multi release me 0 t TTL 9 -> 0 []
+      EXISTS a:#queue -> 0
 
     who lacks the last name has not all, and releases what is left
       multi acquire me
       SET b you PX TTL
       multi check me -> 0
-      multi release me -> 0 []
+      multi release me 0 t TTL 0 -> 0 [a:#queue:#t]
       GET a,b -> - you
+      ZRANGE b:#queue 0 -1 WITHSCORES -> t now
 
     groups are renewed one by one
       multi acquire one
@@ -224,8 +227,9 @@ test_several_in_memory, test_several = played("""
       multi wait mine TTL 40 -> 1 * ''
       EXISTS a:#queue -> 0
       ZRANGE b:#queue 0 -1 -> t1
-      multi release MINE 0 mine TTL 99 -> 1 [a:#queue:#mine b:#queue:#t1]
-      ZRANGE a:#queue 0 -1 -> mine
+      multi release MINE 0 mine 9000 99 -> 1 [a:#queue:#mine b:#queue:#t1]
+      ZRANGE a:#queue 0 -1 WITHSCORES -> mine 99
+      PTTL a:#queue:#mine -> 9000
       ZRANGE b:#queue 0 -1 -> t1 mine
       lock(a ac a:#queue) wait t2 floor=100
       multi leave mine -> 1 [a:#queue:#t2 b:#queue:#t1]
