@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import fmod, inf
 from typing import Any, Final
 
 from .._nodes.wire import Command, Failure, Gather, Script
@@ -293,7 +293,7 @@ def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
 
 def _moment(number: float) -> float | None:
     """Return the node's time at which a ticket got its number, in seconds since 1970."""
-    clock = int(number - LATER if number >= LATER else number)
+    clock = int(fmod(number, LATER))
     if clock in CLOCKS:
         return clock / 1_000_000
     return clock / 1000 if clock in MILLISECONDS else None

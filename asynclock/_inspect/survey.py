@@ -395,7 +395,7 @@ def _page_of(reply: Any) -> _Page:
     match reply:
         case [bytes(cursor), list(keys)] if set(map(type, keys)) <= {bytes}:
             return _Page(cursor, keys)
-    raise ValueError(reply)
+    raise ValueError
 
 
 def _owners_of(locks: Iterable[str]) -> Command:
@@ -411,9 +411,9 @@ def _rows_of(reply: Any, size: int) -> list[tuple[bytes | None, int, int, bytes 
             case [bytes() | None, int(), int(), bytes() | None]:
                 pass
             case _:
-                raise ValueError(row)
+                raise ValueError
     if len(reply) != size:
-        raise ValueError(reply)
+        raise ValueError
     return list(reply)
 
 

@@ -177,6 +177,5 @@ _streams: WeakKeyDictionary[asyncio.Protocol, object] = WeakKeyDictionary()
 def _taken(connection: Any) -> Any:
     """Return the writer of a connection, whose end does not close it any more."""
     writer = getattr(connection, "_writer", None)
-    for stream in ("_reader", "_writer"):
-        setattr(connection, stream, None)
+    connection._writer = None  # noqa: SLF001 - redis-py has no other way
     return writer

@@ -196,7 +196,7 @@ class NodeLog:
     def refused(self, commands: Iterable[str]) -> None:
         """Log which commands of our handshake the node refused, and what follows."""
         for command in commands:
-            _log.warning("%s refuses %s: %s", self._address, command, WITHOUT.get(command, ""))
+            _log.warning("%s refuses %s: %s", self._address, command, WITHOUT[command])
 
     def quarantined(self, seconds: float) -> None:
         """Report that a guard keeps the node from voting for `seconds`."""

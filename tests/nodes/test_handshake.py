@@ -149,6 +149,7 @@ async def test_why_a_server_is_of_no_use(
     refuse(server, **replies)
     found, needs = await refusal(f"{URL}/1")
     assert (cause in found, needs) == (True, permanent), found
+    assert {asked[1:2] for asked in server.asked_for("HELLO")} == {(b"3",)}
     assert server.connections == 0
 
 
@@ -282,6 +283,7 @@ class Provider(CredentialProvider):
         ((None, "pw"), ("default", "pw")),
         (("", "pw"), ("default", "pw")),
         (("u", None), ("u", "")),
+        (("",), ("default", "")),
     ],
 )
 @played_on(alone)

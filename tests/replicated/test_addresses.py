@@ -40,8 +40,8 @@ class Names:
         self.asked: list[tuple[str, int]] = []
         self._holes: dict[int, list[socket.socket]] = {}
 
-    async def getaddrinfo(self, host: str, port: int, **_settings: Any) -> list[Any]:
-        assert host.endswith(".test")
+    async def getaddrinfo(self, host: str, port: int, **settings: Any) -> list[Any]:
+        assert (host[-5:], settings) == (".test", {"type": socket.SOCK_STREAM})
         self.asked.append((host, port))
         await asyncio.sleep(self.takes)
         if not self.addresses:
@@ -73,12 +73,17 @@ def _hole(port: int) -> Iterator[socket.socket]:
 @pytest_asyncio.fixture
 async def names(monkeypatch: pytest.MonkeyPatch) -> Any:
     made, loop = Names(), asyncio.get_running_loop()
-    connect = loop.sock_connect
+    connect, at_once = loop.sock_connect, socket.getaddrinfo
+
+    def of_a_number(*place: Any, **settings: Any) -> Any:
+        assert settings["flags"] == socket.AI_NUMERICHOST, "the loop would stand still"
+        return at_once(*place, **settings)
 
     async def after_a_while(sock: socket.socket, address: Any) -> None:
         await asyncio.sleep(made.way)
         await connect(sock, address)
 
+    monkeypatch.setattr(socket, "getaddrinfo", of_a_number)
     monkeypatch.setattr(loop, "getaddrinfo", made.getaddrinfo)
     monkeypatch.setattr(loop, "sock_connect", after_a_while)
     yield made

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ... import _clock
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
@@ -203,10 +203,8 @@ class Shards:
         return [self.nodes.pop(at) for at in list(self.nodes) if at not in view.shards]
 
     def confirm(self, views: Mapping[Address, View], asked: float) -> None:
-        """Note which primaries a majority, asked at `asked`, names as primaries."""
-        if self.view is None:
-            return
-        counts = confirmations(self.view, views)
+        """Note which primaries of the adopted view a majority, asked at `asked`, names as such."""
+        counts = confirmations(cast(View, self.view), views)
         for address, agreed in counts.items():
             shard = self.nodes[address]
             if agreed >= majority(len(counts)):

@@ -441,7 +441,7 @@ def _acknowledged(reply: Any) -> tuple[int, int]:
             return 1, count
         case [int(saved), int(count)]:  # of WAITAOF
             return saved, count
-    raise ValueError(reply)
+    raise ValueError
 
 
 def _unsupported(failure: Failure) -> Failure:

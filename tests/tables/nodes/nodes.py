@@ -138,6 +138,7 @@ class Hand:
             "state?": lambda _: tell(node.state(_clock.now())),
             "cause?": lambda _: tell(node.cause(_clock.now())),
             "votes?": lambda _: tell(f"{max(0.0, node.votes_from - _clock.now()):.1f}"),
+            "settle": lambda _: asyncio.wait_for(node.settle(), 1.0),
             "settled?": lambda _: tell(str(node.settled)),
             "batches?": lambda _: tell(str(node.takes_batches)),
             "kept?": lambda _: tell(str(len(node.pending))),

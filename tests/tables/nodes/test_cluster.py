@@ -48,6 +48,7 @@ class Cluster:
         self.looks = 0
         self.pending = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
         self.parked = ParkedCommands(lambda: Failure("no view"))
+        self.park = self.parked.park
         self.claiming: dict[Any, Any] = {}
         self.owners: dict[int, Any] = {}
         here = ("10.0.0.1", 7000)
@@ -179,10 +180,14 @@ async def test_a_vote_or_its_error_is_noted_and_an_error_makes_the_view_doubtful
         assert answer.cause == f"10.0.0.1:7000: {reply.cause}"
 
 
+def unmet() -> Any:
+    """A Cluster that nobody serves."""
+    return asynclock.connect("redis+cluster://10.255.255.1:7000")._engine.multiplexer.nodes[0]
+
+
 @in_virtual_time
 async def test_a_server_of_a_cluster_that_connects_later_is_refused_as_well() -> None:
-    locks = asynclock.connect("redis+cluster://10.255.255.1:7000")
-    cluster: Any = locks._engine.multiplexer.nodes[0]
+    cluster = unmet()
     cluster.on_connect = lambda _node: None
     cluster.rejected = Failure("one server under two addresses", permanent=True)
     assert cluster.obstacle(_clock.now()) is cluster.rejected
@@ -199,3 +204,36 @@ async def test_a_redirect_is_not_followed_after_a_release() -> None:
     cluster.sinks[0].on_reply(0, MOVED)
     assert [one.cause for one in answers] == ["given up before it was executed"]
     assert len(cluster.asked) == 1
+
+
+@in_virtual_time
+async def test_only_the_present_servers_of_a_cluster_have_clocks() -> None:
+    cluster = unmet()
+    heard: list[Any] = []
+    here, gone = (SimpleNamespace(check_clock=lambda: heard.append("asked")) for _ in range(2))
+    cluster.primaries["h", 1] = here
+    cluster.on_jump = lambda *jump: heard.append(jump)
+    cluster._shard_jumped(gone, 1.0)
+    assert heard == []
+    cluster.check_clock()
+    assert heard == ["asked"]
+
+
+@in_virtual_time
+async def test_a_view_that_cannot_be_read_is_read_again() -> None:
+    cluster = unmet()
+    reads: list[Any] = []
+    cluster._reader = SimpleNamespace(read=lambda: reads[len(reads)])
+    keeping = asyncio.create_task(cluster.keep())
+    await asyncio.sleep(3)
+    assert "IndexError" in cluster.cause(_clock.now())
+    assert not keeping.done()
+    keeping.cancel()
+
+
+@in_virtual_time
+async def test_a_redirect_to_a_server_outside_of_the_view_changes_no_owner() -> None:
+    cluster = Cluster(MOVED)
+    cluster.primaries.get = lambda _: None
+    assert cluster.send("acquire")[1] == []
+    assert cluster.owners == {}

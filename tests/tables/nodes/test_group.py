@@ -191,6 +191,7 @@ NEVER = None
         # a ticket wakes its waiter at a quorum, a change of the name a little later
         ("a ours", "wake a 0, wake ours 0, wake a 1, wake ours 1", 0.0),
         ("a ours", "wake a 0, wake theirs 0, wake a 1, wake theirs 1", PUSH_WINDOW),
+        ("a ours", f"sleep, wake a 0, {HALF}, wake ours 0", PUSH_WINDOW),
         # what the nodes said in replies counts with their pushes, and starts no timer
         (" ours", "count ours 0", NEVER),
         (" ours", "count ours 0, count theirs 1", NEVER),

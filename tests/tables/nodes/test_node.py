@@ -311,6 +311,11 @@ RELEASES = cases(f"""
       ends gone
       deliver leave me asked 0
       settled? -> False
+    the release of a lease that is over by now is not waited for
+      comes
+      ends gone with release me asked 0 for 1
+      wait 2
+      settle
     a task that is cancelled leaves the link to the releases of others
       comes
       deliver release a asked 0 -> sends release a

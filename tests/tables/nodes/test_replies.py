@@ -25,6 +25,7 @@ from asynclock._nodes.multiplexer import barred, quarantined
 from asynclock._nodes.replicated import SILENT, SentinelView, agreed_primary, poll
 from asynclock._nodes.replicated.acks import leave_mark
 from asynclock._nodes.wire import (
+    _MISTAKES,
     FAILED,
     Command,
     Failure,
@@ -42,6 +43,7 @@ from tests.waiting import in_virtual_time
 
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
+NO_CLUSTER = _MISTAKES["cluster support disabled"]
 KEY = "another program has a key of this name: choose another name or prefix"
 BEFORE_7 = f"ERR Error running script (call to f_{'0' * 40}): @user_script:62: "
 CAUGHT = "@user_script: 62: "
@@ -67,6 +69,11 @@ AROUND = [
         ("NOAUTH Authentication required.", "NOAUTH Authentication required", True),
         ("NOPROTO unsupported", "NOPROTO unsupported", True),
         ("ERR unknown command 'EVALSHA', with args 'a'", "ERR unknown command 'EVALSHA'", True),
+        (
+            "ERR unknown command `CLUSTER`, with args beginning with: `x`",
+            f"ERR unknown command `CLUSTER` ({NO_CLUSTER})",
+            True,
+        ),
         ("ERR The user executing the script can't access a key", "", True),
         ("ERR ACL failure in script: no permission", "", True),
         ("BUSY a script is running", "", False),
