@@ -20,7 +20,7 @@
 -- pass             {1 = the lock is free | 0, first, now}: if the lock is free, the first is woken
 local function slots(KEYS)
   -- Which neighbours are taken, whether any is free, and ms until the first of them is.
-  local taken, free, left = {}, false, nil
+  local taken, free, left = {}, false
   for i = 4, #KEYS do
     local other = redis.call('PTTL', KEYS[i])
     taken[i - 3] = other == -2 and '0' or '1'
@@ -50,7 +50,7 @@ local function acquire(KEYS, ARGV)
     number, joined = join(queue, ticket, ms, number), true
     head = first(queue)
   end
-  local ours, holder = barge or not head or head == ticket, nil
+  local ours, holder = barge or not head or head == ticket
   if ARGV[11] then -- a lease that was detached is resumed; '': it has ended, and nobody has the name
     ours, holder = true, redis.call('GET', KEYS[1]) or ''
     if holder == ARGV[11] then holder = owner end
@@ -121,7 +121,7 @@ elseif op == 'rest' then
   end
   return {(value == ARGV[2] or value == rests) and 1 or 0, '', now}
 elseif op == 'leave' or op == 'pass' then
-  local queue, value = KEYS[3], nil
+  local queue, value = KEYS[3]
   local failure = mistyped(queue)
   if failure then return failure end
   if op == 'leave' then

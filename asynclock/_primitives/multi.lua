@@ -105,7 +105,7 @@ local function release(KEYS, ARGV)
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
   if ARGV[4] and #ours > 0 then join_all(KEYS, ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
-  local woken, failure = {}, nil
+  local woken, failure = {}
   if redis.call('EXISTS', unpack(queues)) > 0 then
     for _, lock in ipairs(ours) do
       local queue = derived(lock, 'queue')

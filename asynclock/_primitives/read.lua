@@ -41,7 +41,7 @@ local function acquire(KEYS, ARGV)
   if failure and not head then return failure end
   local ticket, patience = ARGV[8] or ARGV[2], tonumber(ARGV[7] or 0)
   local barge, exempt = ARGV[10] == '1', ARGV[11]
-  local writer, left = not nobody and redis.call('GET', lock), nil
+  local writer, left = not nobody and redis.call('GET', lock)
   local holder = writer ~= exempt and writer
   if holder then
     left = redis.call('PTTL', lock)

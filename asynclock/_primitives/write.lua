@@ -45,7 +45,7 @@ local function acquire(KEYS, ARGV)
       head = first(queue)
     end
   end
-  local holder, left = redis.call('GET', lock), nil
+  local holder, left = redis.call('GET', lock)
   local ours = holder == owner or barge == '1' or reader or not head or head == ticket
     or tonumber(redis.call('ZSCORE', queue, head)) >= LATER
   if holder and holder ~= owner then

@@ -280,6 +280,7 @@ test_slots_in_memory, test_slots = played("""
     any free slot is ours for the asking
       SET l,n1 holder PX TTL
       lock(l c q n0 n1) wait t1 -> 0 TTL holder 0 0 0 01
+      lock(l c q n0 n1) wait t1 TTL 5 -> 0 TTL holder 0 0 0 01
       ZRANGE q 0 -1 ->
 
     a rival that settles a split vote takes a place although a slot is free
@@ -338,6 +339,8 @@ test_slots_in_memory, test_slots = played("""
       lock(l c q n0 n1) wait t2
       lock(l c q n0 n1) leave t2 -> 0 ''
       GET q:#t1 -> 1
+      lock(l c q n0 n1) wait t0 TTL 1
+      lock(l c q n0 n1) leave t0 -> 1 t1
 """)
 
 WINNER = """
@@ -393,6 +396,9 @@ test_a_batch_in_memory, test_a_batch = played("""
       SET a,b me PX TTL
       lock(b bc bq) acquire other TTL t 0
       lock(a b aq bq) batch 2 me me floor=now -> 1 [1 [1 t *]]
+      SET d,n other PX TTL
+      lock(a d aq dq m n dc) batch 1 me me floor=now wait=20000 -> 1 [[0 '' *] [0 TTL other ...
+      GET dq:#me -> 2
 
     the acquires of a batch that comes late are not made, and its releases are
       SET a me PX TTL
@@ -432,4 +438,6 @@ test_a_batch_in_memory, test_a_batch = played("""
       HSET aq:#t x y
       lock(a b aq bq) batch 2 me me -> 1 [!WRONGTYPE 1]
       EXISTS a,b -> 0 0
+      HSET a,bc x y
+      lock(a b aq bq bc) batch 1 me you -> 1 [!WRONGTYPE !WRONGTYPE]
 """)

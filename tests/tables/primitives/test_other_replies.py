@@ -214,6 +214,8 @@ test_several_in_memory, test_several = played("""
       SET a one PX 10000
       SET c three PX 45000
       multi(a ac b bc c cc) acquire me -> 0 45000 one 0 0 0 []
+      SET a,b,c endless
+      multi(a ac b bc c cc) wait me TTL -1 floor=-1 -> 0 -1 endless now 0 0 []
 
     one that takes places in several queues has one number and goes in order
       SET b holder PX TTL
@@ -233,6 +235,7 @@ test_several_in_memory, test_several = played("""
       ZRANGE b:#queue 0 -1 -> t1 mine
       lock(a ac a:#queue) wait t2 floor=100
       multi leave mine -> 1 [a:#queue:#t2 b:#queue:#t1]
+      multi(c cc d dc) leave mine -> 1 []
       ZRANGE a:#queue 0 -1 -> t2
       ZRANGE b:#queue 0 -1 -> t1
 

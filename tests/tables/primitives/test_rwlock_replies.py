@@ -169,7 +169,7 @@ test_readers_in_memory, test_readers = played("""
     a waiting writer keeps new readers out, but no lease that is put back
       read wait old
       write wait writer 1000
-      read wait new 0 -> 0 1000 writer 0 0 0 []
+      read acquire new -> 0 1000 writer 0 0 0 []
       read wait old 0 0 1 -> 1 ...
       write leave another -> 1 []
       read wait new 0 -> 0 ...
@@ -210,7 +210,7 @@ test_writers_in_memory, test_writers = played("""
     a writer that only asks has no number
       write wait holder
       write wait t1 floor=9
-      write wait me 0 0 -> 0 TTL HOLDER 0 0 0 []
+      write acquire me -> 0 TTL HOLDER 0 0 0 []
       write wait me 0 5 -> 0 TTL HOLDER 0 0 0 []
       write wait me 0 10 -> 0 TTL HOLDER 0 0 0 []
       ZRANGE q 0 -1 -> t1
