@@ -285,7 +285,7 @@ async def test_the_replicas_of_the_roster_must_have_the_grant(after: int, verdic
     ("acks", "counts", "cause"),
     [
         (Acks(1), (), ""),
-        (Acks(1), (None,), ""),
+        (Acks("all"), (None,), ""),
         (Acks("all"), (0,), "acks='all' needs 1 replica, and it has none"),
         (Acks(2), (2, 1), ""),
         (Acks(3), (2, 1), "acks=3 needs 3 replicas, and it has only 2"),
