@@ -259,8 +259,6 @@ class Renewals:
     ) -> None:
         node = self.multiplexer.nodes[index]
         self._putting_back.discard((grant.owner, index))
-        if not grant.alarm:
-            return  # the lease has ended; its release was sent after the request
         parsed = acquired(reply)
         if type(parsed) is not Granted or sent < node.trust.votes_from:
             self._renew_at(grant, validity.retry_at(_clock.now(), grant.ttl))
@@ -324,7 +322,7 @@ class Renewals:
         for grant in due:
             if now >= grant.valid_until:
                 self._lose(grant, _why_late(grant, late=late))
-            elif grant.valid_until < grant.renew_until and not _ends_next(grant, now):
+            elif grant.valid_until < grant.renew_until:
                 grant.renewal_sent()
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
@@ -406,11 +404,6 @@ class Round:
         if self._done is not None and not self._done.done():
             granted = all(votes[0] >= self._nodes.quorum for votes in self._votes)
             self._done.set_result(None if granted else self._failures)
-
-
-def _ends_next(grant: Grant, now: float) -> bool:
-    # A renewal this close to the deadline comes too late: only wait for the deadline.
-    return grant.valid_until - now <= RENEWAL_WINDOW
 
 
 def _why_late(grant: Grant, *, late: bool) -> str:

@@ -104,7 +104,7 @@ def _tickets(found: object) -> tuple[bytes, ...]:
             return (found,) if found else ()
         case list() if all(type(one) is bytes for one in found):
             return tuple(found)
-    raise ValueError(found)
+    raise ValueError
 
 
 @reader
@@ -126,7 +126,7 @@ def acquired(reply: Any) -> Granted | Refused | Failure:
                 told = _tickets(woken[0]) if woken else ()
                 waits = number, rank, free == 1
                 return Refused(_seconds(left), _text(holder), *waits, slots, told)
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -135,7 +135,7 @@ def raised(reply: Any) -> Raised:
     match reply:
         case [0 | 1 as done, int(counter), int()]:
             return Raised(done == 1, counter)
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -144,7 +144,7 @@ def released(reply: Any) -> Released:
     match reply:
         case [0 | 1 as done, woken, int()]:
             return Released(done == 1, _tickets(woken))
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -153,7 +153,7 @@ def extended(reply: Any, size: int) -> list[bool]:
     match reply:
         case [bytes(marks), int()] if len(marks) == size:
             return [mark == GRANTED_MARK for mark in marks]
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -162,7 +162,7 @@ def done(reply: Any) -> bool:
     match reply:
         case [0 | 1 as done, int()]:
             return bool(done)
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -173,7 +173,7 @@ def holder(reply: Any) -> Holder:
             return Holder(None, None, counter)
         case [bytes(owner), int(left), int(counter), int()]:
             return Holder(_text(owner), _seconds(left), counter)
-    raise ValueError(reply)
+    raise ValueError
 
 
 @reader
@@ -187,15 +187,16 @@ def readers(reply: Any) -> list[Holder]:
                 left = float(expiry) / 1000 - now / 1_000_000
                 found.append(Holder(_text(owner), left, counter))
             return found
-    raise ValueError(reply)
+    raise ValueError
 
 
 def from_json(text: str | bytes) -> Any:
     """Return what a text from a server stands for; None if it isn't JSON, or too deeply nested."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        found = None
+    return found
 
 
 def rests(value: str | None) -> bool:
@@ -234,7 +235,7 @@ def places(reply: Any) -> list[Place]:
             case [bytes(ticket), bytes(place), bytes(value), bytes(number)]:
                 found.append(Place(ticket, float(place), value, float(number)))
             case _:
-                raise ValueError(row)
+                raise ValueError
     return found
 
 
@@ -245,4 +246,4 @@ def values(reply: Any) -> list[bytes | None]:
         case [_, *_] as found:
             if all(type(one) in (bytes, type(None)) for one in found):
                 return list(found)
-    raise ValueError(reply)
+    raise ValueError

@@ -119,7 +119,7 @@ async def test_tasks_of_one_process_say_who_has_the_name_that_one_waits_for(on: 
     """Both know the message, and so does a task behind one that waits without a timeout."""
     message = "40 %\x1b[2J" + "x" * 190
     async with on.connect(label="theirs") as theirs:
-        lease = await theirs.lock("a").acquire()
+        lease = await theirs.multi_lock("a", "b").acquire()
         assert await lease.publish(message)
         calls = [start(on.locks.lock("a").acquire(timeout=0.5)) for _ in range(2)]
         found = await asyncio.gather(*calls, return_exceptions=True)

@@ -152,10 +152,13 @@ async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
 
 @played_on(VirtualCluster)
 async def test_a_deleted_key_is_noticed_before_all_servers_are_met(cluster: VirtualCluster) -> None:
+    """And messages are read."""
     server, _, dead = cluster.primaries
     dead.kill()
     async with connect(cluster, **LONG) as locks:
         lease = await locks.lock(NAME).acquire()
+        assert await lease.publish("40 %")
+        assert (await locks.inspect(NAME)).message == "40 %"
         await lease.extend()
         await server.command("DEL", key_of(NAME))
         assert await seconds_until(lambda: not lease.held) < 1

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from asynclock import _clock, _settings
-from asynclock._engine import renewal
 from asynclock._engine.acquire import Acquire
 from asynclock._engine.ask import Attempt, SentBatch
 from asynclock._engine.context import Context
@@ -362,7 +361,7 @@ SABOTAGES = {
     "a_renewal_comes_too_late": under(
         "rolling", swap(validity, "renew_at", does(lambda sent, ttl: sent + ttl))
     ),
-    "a_lease_is_never_renewed": under("rolling", swap(renewal, "_ends_next", always(True))),
+    "a_lease_is_never_renewed": under("rolling", swap(Renewals, "extend", nothing)),
     "a_lease_is_never_checked": under("locks", swap(Grant, "check_at", nothing)),
     # clocks and guards
     "no_guard_takes_a_vote": under("locks", swap(Trust, "quarantine", always(0.0))),

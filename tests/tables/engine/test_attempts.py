@@ -216,6 +216,15 @@ ROWS = [
         raises=(later(1.2, Reply([1, 9])),) * 3,
         wait=1.5,
     ),
+    Row(
+        "refused, and then silent at a second round trip",
+        [HELD, (later(0.9, yes(7)), later(0.9, yes(9)), SILENT)],
+        asynclock.QuorumUnavailableError,
+        ["acquire 1 abc", "acquire 2 abc", "raise 2 a", *GONE],
+        call={"timeout": 2.2},
+        raises=(SILENT,) * 3,
+        wait=2.3,
+    ),
 ]
 
 
