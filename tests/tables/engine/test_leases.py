@@ -316,7 +316,7 @@ async def test_a_key_is_put_back_once_the_request_can_have_a_limit(on: Nodes) ->
     """Executed late, it would keep others out."""
     lease = await on.locks.lock("a").acquire()
     nodes = on.locks._engine.multiplexer
-    usual, nodes.not_after = nodes.not_after, lambda _: 0  # type: ignore[method-assign]
+    usual, nodes.not_after = nodes.not_after, lambda _: 0  # type: ignore[method-assign,assignment]
     on.nodes[0].flush()
     await asyncio.sleep(2 * TTL)
     assert not on.nodes[0].keys.get(KEY)
