@@ -266,7 +266,7 @@ def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:
                 "s here allows: give the max_ttl of the services (--max-ttl)"
             )
             break
-    others = max((node.keys for node in monitor.nodes), default=0)
+    others = max(node.keys for node in monitor.nodes)
     if others and not monitor.survey.keys and not monitor.survey.errors:
         found.append(
             f"no key begins with {prefix!r}, and a node has {others:,} others: is it the prefix of "

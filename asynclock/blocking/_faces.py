@@ -322,7 +322,7 @@ class Holding(Face):
 
     @Exit
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None and not self._manager.used_here:
+        if any(error) and not self._manager.used_here:
             return  # in a forked child: don't replace the exception that ends the body's copy
         try:
             self._manager.call(lambda: self._inner.__aexit__(*error), ends=True)

@@ -327,7 +327,7 @@ class BackgroundLoop:
 
     def finish(self, work: Work[object]) -> None:
         """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
-        call = Call(work, ends=True)
+        call = Call(work)
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self.soon(self._spawn, call)
             if threading.current_thread() is not self._thread:

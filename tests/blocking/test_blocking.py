@@ -43,6 +43,10 @@ def test_held_refused_free(locks: blocking.LockManager, others: blocking.LockMan
         assert later.fence > lease.fence
     with pytest.raises(asynclock.LeaseLostError, match="released"):
         later.__enter__()
+    lock = locks.lock("a")
+    lease = lock.__enter__()
+    lock.__exit__(KeyError, KeyError(), None)
+    assert not lease.held
     assert locks.statistics().held == 0
     assert [node.state for node in locks.nodes()] == ["up"] * 3
 

@@ -75,18 +75,20 @@ def test_a_manager_that_was_used_stays_behind(urls: list[str]) -> None:
 def test_a_child_that_leaves_its_parents_block_ends_as_it_wanted(urls: list[str]) -> None:
     text = """
     with locks.lock("a") as lease:
-        def leave():
+        def leave(code):
             try:
                 with locks.lock("b"):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
                         pid = os.fork()
-                    if pid == 0:
-                        sys.exit(7)
+                    if pid == 0 and code:
+                        sys.exit(code)
+                if pid == 0:
+                    os._exit(0)
             except BaseException as error:
                 os._exit(error.code if type(error) is SystemExit else 1)
-            return pid
-        assert os.waitstatus_to_exitcode(os.waitpid(leave(), 0)[1]) == 7
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert [leave(7), leave(0)] == [7, 1], "one that does not want to end is refused"
         assert lease.held
     print("done")
     """

@@ -36,6 +36,8 @@ def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
                 return Response("503", 503)
             case "stream":
                 return StreamingResponse(iter("s"))
+            case "empty":
+                return Response(status_code=202)
             case "large":
                 return Response("a" * 65_536, 201)
         return Response(f"{text} {len(witness.entered)}", 201, media_type="text/x-paid")
@@ -62,6 +64,8 @@ def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
                 await stream.prepare(request)
                 await stream.write(b"s")
                 return stream
+            case "empty":
+                return web.Response(status=202)
             case "large":
                 return web.Response(text="a" * 65_536, status=201)
         paid = f"{text} {len(witness.entered)}"
@@ -99,6 +103,8 @@ async def test_the_first_answer_is_repeated(start: Start, framework: str) -> Non
         empty = await ask("a", "")
         assert (empty.status_code, empty.json()["type"]) == (400, "urn:asynclock:unusable-key")
         assert [(await service.client.get(PAY, headers=key)).text for _ in range(2)] == [" 6", " 7"]
+        for one in [await ask("empty", "e") for _ in range(2)]:
+            assert (one.status_code, one.content) == (202, b"")
 
 
 async def test_while_the_first_one_is_answered_others_come_back_later(

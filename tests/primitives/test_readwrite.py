@@ -265,6 +265,7 @@ async def test_the_second_upgrade_is_told_whom_it_would_wait_for(on: Nodes, down
             "and waits for this one: release the read lease and lock to write"
         )
         assert error.remaining is not None
+        assert error.retry_after < 1 < error.remaining, "by the recent holds of the name"
         assert error.votes["refused"] >= 2
         await mine.release()
         assert (await waiting).held

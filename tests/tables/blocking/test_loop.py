@@ -113,6 +113,25 @@ def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
     assert undone == ["it was too late"]
 
 
+def test_an_end_is_waited_for_except_in_the_thread_of_the_loop(
+    background: _loop.BackgroundLoop,
+) -> None:
+    ended: list[str] = []
+
+    async def end() -> None:
+        await asyncio.sleep(0.1)
+        ended.append("ended")
+
+    async def collected() -> None:
+        background.finish(end)
+
+    began = time.monotonic()
+    in_thread(lambda: background.call(collected))
+    in_thread(lambda: background.finish(end))
+    assert ended == ["ended"] * 2
+    assert time.monotonic() - began < _loop.EXIT_LIMIT
+
+
 def test_an_interrupted_exit_of_the_process_ends_what_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -366,6 +385,7 @@ def test_a_loop_that_stands_still_does_not_keep_the_process(
 
     background.start(blocks)
     try:
+        in_thread(lambda: background.finish(blocks))
         in_thread(_faces._end)
         assert not goes_on.is_set()
         assert "has not ended in 0.2 s" in caplog.text
@@ -401,5 +421,6 @@ def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
     background.stop()
     with pytest.raises(ConfigurationError, match="has ended"):
         background.soon(print)
+    background.finish(lambda: asyncio.sleep(0))
     caller.__del__()
     _loop.soon(lambda: None)
