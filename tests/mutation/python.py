@@ -186,9 +186,15 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id == "zip":
-            self._visit_all(node.args)  # `strict` is an assert, too
-            return
+        match ast.unparse(node.func):
+            case "TypeVar" | "ParamSpec":
+                return  # for type checkers
+            case "cast":
+                self._visit_all(node.args[1:])  # so is the first one
+                return
+            case "zip":
+                self._visit_all(node.args)  # `strict` is an assert, too
+                return
         parts: list[Node] = [*node.args, *node.keywords]
         for number, part in enumerate(parts):
             if part in node.args[:-1] or isinstance(part, ast.Starred):

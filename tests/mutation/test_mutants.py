@@ -25,7 +25,7 @@ class Shop:
             raise ValueError("n is too small")
         self.sold += n
         names = [one for one in self.names if one]
-        return await self.take(n, price=price) + len(names)
+        return await cast("int", self.take(n, price=price)) + len(names)
 '''
 LUA = b"""\
 -- a comment with 1 == 2
@@ -48,7 +48,7 @@ CHANGES = {
         "statement": {
             ('raise ValueError("n is too small")', "pass"),
             ("self.sold += n", "pass"),
-            ("return await self.take(n, price=price) + len(names)", "pass"),
+            ('return await cast("int", self.take(n, price=price)) + len(names)', "pass"),
         },
         "part": {
             ("n < 1 and ", ""),
