@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import cycle
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
@@ -349,9 +350,8 @@ class MultiLease(Hold):
     def __init__(self, name: str, parts: Sequence[str], leases: Sequence[Lease]) -> None:
         super().__init__(leases)
         self._name = name
-        each = leases if len(leases) > 1 else [leases[0]] * len(parts)
         self.fences: dict[str, int] = {
-            one: lease.fence for one, lease in zip(parts, each, strict=True)
+            one: lease.fence for one, lease in zip(parts, cycle(leases), strict=False)
         }
         """The fence for each name, or for each slot of a semaphore."""
 

@@ -164,7 +164,6 @@ class BackgroundLoop:
         self._selector = _Selector()
         self._todo = self._selector.todo
         self._awake, self._waker = socket.socketpair()
-        self._awake.setblocking(False)
         self._waker.setblocking(False)
         # In another thread, because `start` waits with a Condition (see Call).
         try:

@@ -113,6 +113,23 @@ def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
     assert undone == ["it was too late"]
 
 
+def test_what_ends_something_is_done_once_though_it_is_interrupted(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Event(), []
+
+    async def end() -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+        ended.append("ended")
+
+    interrupt_after(lambda _: begun.wait(PATIENCE), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        background.call(end, ends=True)
+    background.call(lambda: asyncio.sleep(0))  # after all earlier calls of this thread
+    assert ended == ["ended"]
+
+
 def test_an_end_is_waited_for_except_in_the_thread_of_the_loop(
     background: _loop.BackgroundLoop,
 ) -> None:
@@ -330,16 +347,25 @@ def test_a_loop_that_is_broken_lets_no_call_wait(
 ) -> None:
     told: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
-    begun, loops = threading.Event(), list[Any]()
+    begun, late = threading.Event(), list[Any]()
 
     async def wait() -> None:
         begun.set()
-        await asyncio.sleep(PATIENCE)
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:  # the loop ends its tasks
+            late.append(started(lambda: background.call(wait)))
+            late[0].exception(PATIENCE)
+            background.soon(late.append, "nothing more begins")
 
     async def destroy() -> None:
-        loop: Any = asyncio.get_running_loop()
-        loops.append(loop)
-        monkeypatch.setattr(loop._selector, "select", lambda _: 1 / 0)
+        selector: Any = background._selector
+
+        def fail(_: float | None) -> None:
+            del selector.select
+            raise ZeroDivisionError
+
+        selector.select = fail
         await asyncio.sleep(PATIENCE)
 
     waits = started(lambda: background.call(wait))
@@ -349,12 +375,10 @@ def test_a_loop_that_is_broken_lets_no_call_wait(
         with pytest.raises(ConfigurationError, match="has ended"):
             call.result(PATIENCE / 2)
     background._thread.join(PATIENCE)
-    for later in (lambda: background.call(wait), lambda: background.start(wait)):
+    for later in (lambda: background.call(wait), lambda: background.start(wait), late[0].result):
         with pytest.raises(ConfigurationError, match="has ended"):
             in_thread(later)
-    assert len(told) == 1
-    for task in asyncio.all_tasks(loops[0]):  # nothing can end them
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # of the C class
+    assert len(told) == len(late) == 1
 
 
 def test_the_exit_releases_the_leases_of_every_manager(background: _loop.BackgroundLoop) -> None:
