@@ -155,6 +155,10 @@ async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
         assert (await client.get("/b")).json() == "b"
     stopping.should_exit = False
     async with client_of(app) as (client, locks), busy("a", locks) as other:
+        assert (await client.get("/b")).json() == "b"
+        for flag in (False, True, False):  # without requests nobody looks at it, 10 times a second
+            stopping.should_exit = flag
+            await asyncio.sleep(0.3)
         waiting = asyncio.create_task(client.get("/a"))
         await until(lambda: locks.statistics().waiting)
         await other.release()
