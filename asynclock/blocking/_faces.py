@@ -321,11 +321,11 @@ class Holding(Face):
         return None
 
     @Exit
-    def __exit__(self, *error: object) -> None:
-        if any(error) and not self._manager.used_here:
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None and not self._manager.used_here:
             return  # in a forked child: don't replace the exception that ends the body's copy
         try:
-            self._manager.call(lambda: self._inner.__aexit__(*error), ends=True)
+            self._manager.call(lambda: self._inner.__aexit__(kind, *error), ends=True)
             self._with = None
         except BaseException:
             self._finish()
