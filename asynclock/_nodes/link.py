@@ -46,6 +46,9 @@ MAX_IN_FLIGHT = 65_536
 A full link still takes releases, whose number is bounded by that of the leases, and readings of the
 fleet's record, which must be known before later replies count."""
 
+BUFFER = 16_384
+"""Number of bytes that asyncio reads at once. Without a buffer of ours it takes 256 KiB for each
+read, which the system may have to map and unmap each time (docs/decisions/0043)."""
 WRITE_AT = 50
 """Number of commands in one tick that are written at once, so that the node can begin with them."""
 LATE_TIMER = 0.02
@@ -80,7 +83,7 @@ class LinkListener(Protocol):
         """Note that the connection has ended, and which commands had no reply."""
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.Protocol, asyncio.BufferedProtocol):
     """One connection, which is open or has ended; it is never reopened."""
 
     def __init__(self, listener: LinkListener, timeout: float) -> None:
@@ -92,6 +95,8 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader(
             protocolError=ConnectionError, replyError=ServerError, notEnoughData=_MORE
         )
+        self._bytes = bytearray(BUFFER)
+        self._buffer = memoryview(self._bytes)  # asyncio's TLS reads into slices of it
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
@@ -237,10 +242,23 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         _process.tell_child(self)
 
+    def get_buffer(self, _: int) -> memoryview:
+        """asyncio: where the next bytes from the node go."""
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        """asyncio: bytes from the node are in the buffer."""
+        self._reader.feed(self._bytes, 0, size)  # type: ignore[arg-type]  # it takes any buffer
+        self._take_replies()
+
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes from the node."""
+        """Take bytes from the node that were not read into the buffer: uvloop, `memory://`."""
+        self._reader.feed(data)
+        self._take_replies()
+
+    def _take_replies(self) -> None:
         received = _clock.now()
-        replies, errors = self._parse(data), None
+        replies, errors = self._parse(), None
         for number in range(len(replies) - 1, -1, -1):  # the newest clock, before any reply counts
             reply = replies[number]
             if (
@@ -277,11 +295,10 @@ class Link(asyncio.Protocol):
                 if command.op == BATCH:
                     look_inside(self, reply)
 
-    def _parse(self, data: bytes) -> list[Any]:
+    def _parse(self) -> list[Any]:
         replies: list[Any] = []
         gets = self._reader.gets
         try:
-            self._reader.feed(data)
             while (reply := gets()) is not _MORE:
                 if type(reply) is hiredis.PushNotification:
                     self.listener.on_push(reply)

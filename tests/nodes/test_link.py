@@ -1,6 +1,7 @@
 """The link and the node: order, deadlines, scripts that were forgotten, connections that break."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -25,6 +26,19 @@ async def test_a_forgotten_script_is_healed(asynclock_nodes: list[LocalServer]) 
         assert all([await lease.release() for lease in leases])
     for node in asynclock_nodes:
         assert await node.command("EXISTS", *(f"asynclock:n{i}" for i in range(50))) == 0
+
+
+async def test_a_reply_takes_little_memory(asynclock_nodes: list[LocalServer]) -> None:
+    """asyncio takes 256 KiB for each, which the system may map and unmap each time."""
+    async with connect(*(node.url for node in asynclock_nodes)) as locks:
+        await locks.lock("a").acquire()
+        tracemalloc.start()
+        try:
+            await locks.lock("b").acquire()
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < 100_000
 
 
 async def test_garbage_ends_the_connection_not_the_manager(
