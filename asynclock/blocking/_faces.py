@@ -394,12 +394,12 @@ class Enterable(Face, Generic[L]):
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
-        block = Block(self)
+        block = Block(self) if enter else None
         lease, found = None, None
         try:
             lease = self._manager.call(work, undo=_release)
             found = cast("L", lease and self._lease(self._manager, inner=lease))
-            if enter:
+            if block is not None:
                 self._entered.append(found)
                 found._with = block.watch(partial(self._cut, found))
             return found  # noqa: TRY300 - still inside: an interruption here must release it

@@ -10,10 +10,10 @@ import _thread
 import asyncio
 import contextlib
 import contextvars
+import io
 import logging
 import os
 import selectors
-import socket
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -43,17 +43,18 @@ class Call(Generic[T]):
     ("cannot release un-acquired lock") takes the place of the exception.
     """
 
+    begun = False
+    """Whether a task has the call; used only in the loop."""
+    done = False
+    error: BaseException | None = None
+    _value: T | None = None
+    _task: asyncio.Task[Any] | None = None
+    _abandoned = False
+
     def __init__(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> None:
         self._work = work
         self._undo = undo
         self.ends = ends
-        self.begun = False
-        """Whether a task has the call; used only in the loop."""
-        self.done = False
-        self.error: BaseException | None = None
-        self._value: T | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._abandoned = False
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         """Free once this is done."""
@@ -101,7 +102,8 @@ class Call(Generic[T]):
 
     def result(self) -> T:
         """Wait for the end, and return the value or raise the error."""
-        self.wait()
+        if not self.done:
+            self._lock.acquire()
         if self.error is not None:
             raise self.error
         return cast("T", self._value)
@@ -113,8 +115,7 @@ class Caller:
     def __init__(self, soon: Callable[..., object]) -> None:
         self._soon = soon
         self._pid = os.getpid()
-        self.calls: asyncio.Queue[Call[Any] | None] = asyncio.Queue()
-        """What the task is to run; None ends it."""
+        self.calls = Calls()
         self.calling = False
         """Whether the thread waits for a call."""
 
@@ -122,7 +123,26 @@ class Caller:
         if self._pid != os.getpid():
             return  # a forked child drops the copies of other threads' objects
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self._soon(self.calls.put_nowait, None)
+            self._soon(self.calls.put, None)
+
+
+class Calls(deque["Call[Any] | None"]):
+    """What the task of a thread is to run, in order; None ends it. Used only in the loop."""
+
+    _waiter: asyncio.Future[None] | None = None
+
+    def put(self, call: Call[Any] | None) -> None:
+        """Add a call, and wake the task if it waits for one."""
+        self.append(call)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Call[Any] | None:
+        """Wait for the next call, and take it out."""
+        while not self:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.popleft()
 
 
 class _Selector(selectors.DefaultSelector):
@@ -133,11 +153,28 @@ class _Selector(selectors.DefaultSelector):
         self.todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.asleep = False
         """Whether a thread must wake the loop. First it puts its work into `todo`."""
+        self._looked = True
+        # A pipe takes a quarter of the time of two sockets. A closed file object writes nowhere,
+        # but the number of a closed file may be that of another one.
+        awake, waker = os.pipe()
+        self._awake, self.waker = io.FileIO(awake), io.FileIO(waker, "w")
+        os.set_blocking(waker, False)
+        self._bell = self.register(self._awake, selectors.EVENT_READ)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.asleep = True
-        found = super().select(0 if self.todo else timeout)
-        self.asleep = False
+        found: list[tuple[selectors.SelectorKey, int]] = []
+        # A loop that has work to do looks at the sockets in every second round only: nearly always
+        # what it has read in the last one makes this round, and nothing new is there.
+        self._looked = timeout != 0 or not self._looked
+        if self._looked:
+            self.asleep = True
+            found = super().select(0 if self.todo else timeout)
+            self.asleep = False
+            for one in found:
+                if one[0] is self._bell:
+                    self._awake.read(4096)
+                    found.remove(one)
+                    break
         while self.todo:
             work, args = self.todo.popleft()
             try:
@@ -145,6 +182,12 @@ class _Selector(selectors.DefaultSelector):
             except Exception:
                 _log.exception("the event loop of the blocking locks could not begin a call")
         return found
+
+    def close(self) -> None:
+        super().close()
+        self.waker.close()  # first: a write to a pipe that nobody reads is a signal
+        self._awake.close()
+        self.asleep = True  # so that `soon` notices
 
 
 class BackgroundLoop:
@@ -163,13 +206,12 @@ class BackgroundLoop:
         self._stopped = False
         self._selector = _Selector()
         self._todo = self._selector.todo
-        self._awake, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
+        self._waker = self._selector.waker
         # In another thread, because `start` waits with a Condition (see Call).
         try:
             _thread.start_new_thread(self._start, ())
         except BaseException:
-            self._close()
+            self._selector.close()
             raise
         self._started.result()
 
@@ -177,7 +219,7 @@ class BackgroundLoop:
         try:
             self._thread.start()
         except BaseException as error:
-            self._close()
+            self._selector.close()
             self._started.end(None, error)
 
     def _run(self) -> None:
@@ -185,7 +227,6 @@ class BackgroundLoop:
             make = partial(asyncio.SelectorEventLoop, self._selector)
             with asyncio.Runner(loop_factory=make) as runner:
                 loop = runner.get_loop()
-                loop.add_reader(self._awake, self._awake.recv, 4096)
                 loop.run_until_complete(_import_anyio())
                 loop.call_soon(self._started.end, None)
                 try:
@@ -203,13 +244,7 @@ class BackgroundLoop:
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
             # that has resolved a host's name wants one, only to wait for the threads that did it.
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        self._awake.close()
-        self._waker.close()
-        self._selector.close()
-        self._selector.asleep = True  # so that `soon` notices
+            self._selector.close()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the loop until `stop`, also after a task has called `sys.exit` or stopped the loop.
@@ -230,13 +265,14 @@ class BackgroundLoop:
         much: it also wakes a loop that is awake, which reads twice and begins a round later.
         """
         self._todo.append((work, args))
-        try:
-            if self._selector.asleep:
-                self._waker.send(b"\0")
-        except BlockingIOError:
-            pass  # full: the loop has been woken often enough
-        except OSError:
-            raise _ended() from None
+        if self._selector.asleep:
+            try:
+                # No signal handler runs between these two lines: nothing would wake the loop then.
+                self._selector.asleep = False
+                self._waker.write(b"\0")  # None if it is full: the loop was woken often enough
+            except (ValueError, OSError):
+                self._selector.asleep = True
+                raise _ended() from None
 
     def call(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> T:
         """Run `work` in the task of the calling thread and return its result.
@@ -245,17 +281,11 @@ class BackgroundLoop:
         A call that `ends` something is not cancelled. Nor is it refused in the thread of a running
         event loop, or in a signal handler that interrupts another call of the thread.
         """
-        if threading.current_thread() is self._thread:
-            raise ConfigurationError(
-                "this is the thread of the event loop (an observer?), where no call may block"
-            )
-        if not ends and asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing
-            raise ConfigurationError(
-                "this call would block the event loop that runs in this thread, and every task in "
-                "it. In async code use asynclock.connect() and `async with`, or call the blocking "
-                "code in another thread: await asyncio.to_thread(...)"
-            )
-        caller = self._caller()
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing
+            self._refuse_here(ends=ends)
+        caller: Caller | None = getattr(self._callers, "caller", None)
+        if caller is None:
+            caller = self._new_caller()
         inside = caller.calling
         if inside and not ends:
             raise ConfigurationError(
@@ -264,13 +294,14 @@ class BackgroundLoop:
             )
         call = Call(work, undo, ends=ends)
         # Not behind the call that this one interrupts.
-        begin = self._spawn if inside else caller.calls.put_nowait
+        begin = self._spawn if inside else caller.calls.put
         # An interruption may come between any two lines, and must leave neither call behind.
         try:
             try:
                 caller.calling = True
                 self._waiting.add(call)
-                self._check()  # after the addition: the loop ends in the other order
+                if self.over:  # after the addition: the loop ends in the other order
+                    raise _ended()
                 self.soon(self._begin, call, begin)
                 return call.result()
             finally:
@@ -282,14 +313,25 @@ class BackgroundLoop:
                 call.wait(EXIT_LIMIT)
             raise
 
-    def _caller(self) -> Caller:
-        caller: Caller | None = getattr(self._callers, "caller", None)
-        if caller is None:
-            self._check()
-            caller = Caller(self.soon)
-            served = partial(self._serve_caller, caller.calls)
-            self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
-            self._callers.caller = caller
+    def _refuse_here(self, *, ends: bool) -> None:
+        """Raise ConfigurationError in the thread of a running event loop, as `call` says."""
+        if threading.current_thread() is self._thread:
+            raise ConfigurationError(
+                "this is the thread of the event loop (an observer?), where no call may block"
+            )
+        if not ends:
+            raise ConfigurationError(
+                "this call would block the event loop that runs in this thread, and every task in "
+                "it. In async code use asynclock.connect() and `async with`, or call the blocking "
+                "code in another thread: await asyncio.to_thread(...)"
+            )
+
+    def _new_caller(self) -> Caller:
+        self._check()
+        caller = Caller(self.soon)
+        served = partial(self._serve_caller, caller.calls)
+        self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
+        self._callers.caller = caller
         return caller
 
     def _begin(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
@@ -306,9 +348,10 @@ class BackgroundLoop:
     def _spawn(self, call: Call[Any]) -> None:
         self.tasks.spawn(call.run(), "asynclock: a call of a thread")
 
-    async def _serve_caller(self, calls: asyncio.Queue[Call[Any] | None]) -> None:
+    async def _serve_caller(self, calls: Calls) -> None:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
         # a function that `run` got, or from the loss of a lease that such a function has entered.
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         while not self.over:
             try:
                 if (call := await calls.get()) is None:
@@ -317,7 +360,8 @@ class BackgroundLoop:
                 del call  # the result belongs to the thread
             except asyncio.CancelledError:
                 pass
-            _forget_cancellation()
+            while task.cancelling():
+                task.uncancel()
 
     def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start `work`, which must not raise, without waiting for it."""
@@ -372,12 +416,6 @@ async def _import_anyio() -> None:
         await asyncio.sleep(0)
 
 
-def _forget_cancellation() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.uncancel():
-        pass
-
-
 _guard = threading.RLock()
 current: BackgroundLoop | None = None
 _starting = False
@@ -389,6 +427,8 @@ close the sockets of that process."""
 def background() -> BackgroundLoop:
     """Return the loop of this process; the first call starts it."""
     global current, _starting
+    if current is not None:
+        return current
     with _guard:
         if current is None:
             if _starting:

@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -229,7 +231,7 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
         gc.collect()
         for _ in range(3):
             await asyncio.sleep(0)
-        return int(calls.qsize())
+        return len(calls)
 
     ours, inherited = (_loop.Caller(background.soon) for _ in range(2))
     inherited._pid = -1
@@ -331,6 +333,37 @@ def test_a_call_that_comes_while_the_loop_works_begins_before_it_sleeps(
     until(lambda: len(background._todo) > 0)
     come.set()
     assert call.result(PATIENCE) == "served"
+
+
+def test_a_loop_that_sleeps_is_woken_once(
+    background: _loop.BackgroundLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wake-up costs a call of the system, and many threads come before the loop runs."""
+    written, done = list[bytes](), threading.Event()
+    until(lambda: background._selector.asleep)
+    waker = background._waker
+    with monkeypatch.context() as slow:
+        slow.setattr(background, "_waker", SimpleNamespace(write=written.append))
+        background.soon(int)
+        background.soon(done.set)
+    waker.write(written[0])
+    assert done.wait(PATIENCE)
+    assert len(written) == 1
+
+
+def test_a_loop_that_is_busy_reads_from_its_sockets(background: _loop.BackgroundLoop) -> None:
+    async def read() -> bool:
+        loop, seen = asyncio.get_running_loop(), asyncio.Event()
+        ours, other = socket.socketpair()
+        with ours, other:
+            loop.add_reader(ours, seen.set)
+            other.send(b"1")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            loop.remove_reader(ours)
+        return seen.is_set()
+
+    assert in_thread(lambda: background.call(read))
 
 
 def test_a_loop_that_a_function_stops_goes_on(background: _loop.BackgroundLoop) -> None:
