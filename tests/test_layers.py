@@ -42,12 +42,8 @@ CONFINED = {
 }
 # Leaves talk to servers and clocks on their own account: they are not on the way of a lock.
 LEAVES = (
-    "asynclock.blocking",
-    "asynclock.testing",
-    "asynclock.cli",
-    "asynclock.contrib",
-    "asynclock.fencing",
-    "asynclock.observe",
+    *("asynclock.blocking", "asynclock.testing", "asynclock.cli"),
+    *("asynclock.contrib", "asynclock.fencing", "asynclock.observe"),
 )
 # Leaves that another leaf builds on: one way, so that no two depend on each other.
 BUILT_ON = {

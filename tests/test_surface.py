@@ -123,12 +123,7 @@ MAKES_FOR_CODE_THAT_BLOCKS = [
 MAKES = [*MAKES_FOR_CODE_THAT_BLOCKS, "election"]
 HELPERS: dict[ModuleType, list[str]] = {
     asynclock.contrib.aiohttp: [
-        "cleanup_context",
-        "idempotent",
-        "locked",
-        "locks_of",
-        "problems",
-        "setup",
+        *("cleanup_context", "idempotent", "locked", "locks_of", "problems", "setup"),
     ],
     asynclock.contrib.dashboard: ["dashboard"],
     asynclock.contrib.fastapi: ["Locked", "idempotent", "lifespan", "locked", "locks_of", "setup"],

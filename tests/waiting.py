@@ -68,6 +68,12 @@ def until_in_thread(condition: Callable[[], object], *, timeout: float = PATIENC
         time.sleep(0.005)
 
 
+async def go_through(lock: Any) -> None:
+    """Enter a lock, or what else can be entered, and leave it at once."""
+    async with lock:
+        pass
+
+
 async def refused(wanted: Any) -> bool:
     """Return whether others have it; asks until the nodes answer.
 

@@ -14,7 +14,7 @@ from asynclock.testing import LocalServer, Replicated, ServerBinary
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import server_with_waitaof
 from tests.access.conftest import Connect
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 
@@ -176,8 +176,7 @@ async def test_with_less_it_works_and_says_once_what_it_assumes(
     with caplog.at_level(logging.WARNING, "asynclock"):
         await hand_over(here, connect(url, restart_guard=False))
         await server.command("CLIENT", "KILL", "TYPE", "normal")
-        async with here.lock("b", timeout=20):
-            pass
+        await go_through(here.lock("b", timeout=20))
     texts = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
     assert len(texts) == (2 if said else 0)  # once for each of the two managers
     assert all(said in text for text in texts if said)

@@ -10,7 +10,7 @@ from asynclock.testing import LocalServer, RedisCluster
 from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 from tests.access.test_acl import PRIMITIVES, SHARED
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 TAG = "{locks}:"
 
@@ -108,8 +108,7 @@ async def test_a_node_that_is_down_says_why_and_not_why_it_did_not_vote_before(
 ) -> None:
     (server,) = await asynclock_servers()
     locks = connect(server.url, ttl=60, max_ttl=60)
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
     await server.restart(keep_data=False)
     await until(lambda: locks.nodes()[0].state == "quarantined")
     await server.kill()

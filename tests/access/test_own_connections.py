@@ -18,7 +18,7 @@ from asynclock.testing.plugin import StartServers
 from tests.access.conftest import Connect
 from tests.access.tls import tls_in_front
 from tests.tables.inside import sentinels_name
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 class Tunnel(Connection):
@@ -75,8 +75,7 @@ async def test_a_tunnel_leads_to_the_primary_that_sentinels_name(
     group = Sentinel([("127.0.0.1", 1)]).master_for("group", **settings)
     with sentinels_name(server.host, server.port):
         locks = connect(group, restart_guard=False)
-        async with locks.lock("a", timeout=20):
-            pass
+        await go_through(locks.lock("a", timeout=20))
         await locks.aclose()
     assert set(reached) == {(server.host, server.port)}
 
@@ -98,8 +97,7 @@ async def test_the_name_in_a_certificate_is_checked_for_own_classes_too(
         if redis.VERSION[0] == 5:
             return  # which passes the same value on if the user says nothing: docs/access.md
         locks = connect(client(Own, **settings, ssl_check_hostname=False), restart_guard=False)
-        async with locks.lock("a", timeout=20):
-            pass
+        await go_through(locks.lock("a", timeout=20))
         await locks.aclose()
 
 

@@ -13,6 +13,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing import MemoryNode, memory_node
 from asynclock.testing.memory import Route
 from asynclock.testing.memory.commands import ReplyError
+from tests.engine.virtual_nodes import instead
 
 from .conftest import Here, Outcome
 
@@ -49,7 +50,7 @@ class Plant:
             node = memory_node(name)
             first = name == self.nodes[0]
             node.jump_clock(self.ahead if first else 0.0)
-            node.answer = answering(node, self if first else Plant())  # type: ignore[method-assign]
+            answers(node, self if first else Plant())
             if first and self.way:
                 slow(node, self.way)
             if name in self.away:
@@ -57,11 +58,11 @@ class Plant:
         yield
 
 
-def answering(node: MemoryNode, plant: Plant) -> Any:
-    """Return what answers for a healthy server with these mistakes."""
+def answers(node: MemoryNode, plant: Plant) -> None:
+    """Let a node answer as a healthy server with these mistakes does."""
     answer, config = node.answer, {**CONFIG, **plant.config}
 
-    def changed(client: Any, words: Any) -> Any:
+    def changed(words: Any) -> Any:
         said = b" ".join(words).decode("utf-8", "replace")
         for pattern, reply in plant.says.items():
             if re.match(pattern, said):
@@ -69,7 +70,7 @@ def answering(node: MemoryNode, plant: Plant) -> Any:
                 return ReplyError(made) if isinstance(made, str) else made
         if words[0] == b"INFO":
             lines = "".join(f"{key}:{value}\r\n" for key, value in {**KEPT, **plant.info}.items())
-            return answer(client, words) + lines.encode()
+            return answer(None, words) + lines.encode()
         if words[:2] == (b"CONFIG", b"GET"):
             return {
                 name.encode(): config[name].encode()
@@ -80,9 +81,9 @@ def answering(node: MemoryNode, plant: Plant) -> Any:
             return b""
         if words[0] == b"WAIT":
             return 0
-        return answer(client, words)
+        return None
 
-    return changed
+    instead(node, changed)
 
 
 def slow(node: MemoryNode, seconds: float) -> None:
@@ -879,13 +880,7 @@ def test_each_primitive_is_used_and_its_keys_are_deleted(here: Here) -> None:
     async def noted() -> AsyncIterator[None]:
         async with Plant()():
             node = memory_node("localhost")
-            answer = node.answer
-
-            def answered(client: Any, words: Any) -> Any:
-                said.append(tuple(words))
-                return answer(client, words)
-
-            node.answer = answered  # type: ignore[method-assign]
+            instead(node, lambda words: said.append(tuple(words)))
             yield
             assert await node.command("KEYS", "*") == ["shop::#primary"], "of the guard"
 

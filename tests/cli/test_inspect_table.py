@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.testing import MemoryNode, memory_node
+from asynclock.testing import memory_node
 from asynclock.testing.memory.commands import ReplyError
+from tests.engine.virtual_nodes import instead
 
 from .conftest import NODES, Here, Scene
 
@@ -573,16 +575,10 @@ def test_a_value_of_something_else_is_no_state(here: Here) -> None:
 
 # ---- nodes that refuse ---------------------------------------------------------------------------
 def refusing(url: str, begin: tuple[bytes, ...], said: str, times: int = 1000) -> None:
-    node, left = memory_node(url), [times]
-    answer = node.answer
-
-    def changed(client: Any, words: Any) -> Any:
-        if tuple(words[: len(begin)]) == begin and left[0] > 0:
-            left[0] -= 1
-            return ReplyError(said)
-        return answer(client, words)
-
-    node.answer = changed  # type: ignore[method-assign]
+    errors = itertools.repeat(ReplyError(said), times)
+    instead(
+        memory_node(url), lambda words: next(errors, None) if words[: len(begin)] == begin else None
+    )
 
 
 @pytest.mark.parametrize("command", [b"SCAN", b"EVALSHA"])
@@ -619,18 +615,11 @@ def test_a_user_who_may_not_read_queues_sees_all_the_rest(here: Here) -> None:
         for url in NODES:
             for words in waiting(1):
                 await memory_node(url).command(*words)
-            node = memory_node(url)
-            node.answer = without_queues(node)  # type: ignore[method-assign]
+            instead(memory_node(url), no_queues)
 
-    def without_queues(node: MemoryNode) -> Any:
-        answer = node.answer
-
-        def changed(client: Any, words: Any) -> Any:
-            if words[0] == b"EVALSHA" and b"asynclock:x:#queue" in words:
-                return ReplyError("NOPERM not you")
-            return answer(client, words)
-
-        return changed
+    def no_queues(words: Any) -> Any:
+        looks = words[0] == b"EVALSHA" and b"asynclock:x:#queue" in words
+        return ReplyError("NOPERM not you") if looks else None
 
     shown = json.loads(here(*asked("inspect", "--all", "--json"), scene=scene(held)).out)
     assert ([one["name"] for one in shown["locks"]], shown["errors"]) == (["x", "y"], {})
@@ -640,14 +629,12 @@ def test_a_node_that_stops_answering_during_a_survey_is_named(here: Here) -> Non
     async def stops(locks: Locks) -> None:
         await locks.event("mine").set()
         node = memory_node("b")
-        answer = node.answer
 
-        def changed(client: Any, words: Any) -> Any:
+        def freezes(words: Any) -> None:
             if words[0] == b"SCAN":
                 asyncio.get_running_loop().call_soon(node.freeze)
-            return answer(client, words)
 
-        node.answer = changed  # type: ignore[method-assign]
+        instead(node, freezes)
 
     ended = here(*asked("inspect", "--all"), scene=scene(stops))
     assert (ended.status, ended.err.count("memory://b: ")) == (0, 1)

@@ -17,6 +17,7 @@ from asynclock.fleet import Fleet, FleetState
 from asynclock.testing import LocalServer, memory_node
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
+from tests.engine.virtual_nodes import instead
 from tests.waiting import in_virtual_time
 
 from . import schema
@@ -131,8 +132,7 @@ class Scene:
         for url in self.forget:
             await memory_node(url).command("DEL", "asynclock::#set")
         for url in NEW:
-            node = memory_node(url)
-            node.answer = self.listing(node)  # type: ignore[method-assign]
+            instead(memory_node(url), self.lists_clients)
         for url in self.dead:
             memory_node(url).kill()
         for url in self.mute:
@@ -162,13 +162,8 @@ class Scene:
                         await waiting.wait()
                         finishing.cancel()
 
-    def listing(self, node: Any) -> Any:
-        answer = node.answer
-
-        def changed(client: Any, words: Any) -> Any:
-            return self.listed if words[:2] == (b"CLIENT", b"LIST") else answer(client, words)
-
-        return changed
+    def lists_clients(self, words: Any) -> Any:
+        return self.listed if words[:2] == (b"CLIENT", b"LIST") else None
 
 
 def nodes(here: Here, scene: Any, *words: str, urls: Sequence[str] = OLD) -> Outcome:

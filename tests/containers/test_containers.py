@@ -19,6 +19,7 @@ from asynclock.testing import (
 )
 from tests.containers.conftest import containers
 from tests.docs.blocks import ROOT, python_blocks
+from tests.waiting import go_through
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(240)]
 
@@ -59,11 +60,9 @@ async def test_every_way_to_listen(image, tmp_path):
 
 async def test_a_failing_start_says_why(image):
     with pytest.raises(ServerStartError, match="no-such-setting"):
-        async with LocalServer(binary=image, args=["--no-such-setting", "1"]):
-            pass
+        await go_through(LocalServer(binary=image, args=["--no-such-setting", "1"]))
     with pytest.raises(ConfigurationError, match="cannot jump in a container"):
-        async with LocalServer(binary=image, clock=True):
-            pass
+        await go_through(LocalServer(binary=image, clock=True))
     with pytest.raises(ConfigurationError, match="localhost:1/no-such-image"):
         container_image("localhost:1/no-such-image")
 

@@ -281,13 +281,6 @@ def saving() -> Replicated:
 TOPOLOGY_FACES: dict[str, Setting] = dict(_all())
 
 STANDING = {name for name in TOPOLOGY_FACES if "-tcp-" in name} | {
-    "1-tls-up",
-    "3-tls-frozen",
-    "acks1-tls-dead",
-    "sentinel-tls-frozen",
-    "cluster-tls-up",
-    "1-unix-up",
-    "3-unix-dead",
-    "5-unix-frozen",
-    "acksall-unix-up",
+    *("1-tls-up", "3-tls-frozen", "acks1-tls-dead", "sentinel-tls-frozen", "cluster-tls-up"),
+    *("1-unix-up", "3-unix-dead", "5-unix-frozen", "acksall-unix-up"),
 }

@@ -25,7 +25,7 @@ from asynclock.errors import NotAcquiredError
 from asynclock.testing import LocalServer, busy, lose
 from tests.contrib.apps import client_of, memory, serving, with_locks
 from tests.contrib.conftest import Start
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 SOON = 0.1
 """Seconds to wait for a lock: too short for one that stays taken, enough on a busy machine."""
@@ -187,8 +187,7 @@ async def test_a_route_may_say_it_for_its_own_lock_only(retry_after: float) -> N
     @app.get("/")
     @locked("a", timeout=SOON, retry_after=retry_after)
     async def root(locks: Locks) -> None:
-        async with locks.lock("b", timeout=SOON):
-            pass
+        await go_through(locks.lock("b", timeout=SOON))
 
     async with client_of(app) as (client, locks):
         for name in "ab":

@@ -30,7 +30,7 @@ from asynclock.testing.servers.process import ReservedPort
 from tests.contrib.apps import client_of, serving, with_locks
 from tests.contrib.conftest import lock_keys
 from tests.docs.blocks import ROOT, python_blocks
-from tests.waiting import PATIENCE, becomes, until
+from tests.waiting import PATIENCE, becomes, go_through, until
 
 PAGE = ROOT / "docs" / "deploy.md"
 APP = "tests.contrib.stopping_apps"
@@ -269,8 +269,7 @@ async def test_routes_without_a_timeout_are_warned_of_at_the_start(
     site = with_locks("aiohttp")
     site.router.add_get("/{name}/patient", for_aiohttp.locked("{name}")(handle))
     site.router.add_get("/{name}/quick", for_aiohttp.locked("{name}", timeout=2)(handle))
-    async with serving(site):
-        pass
+    await go_through(serving(site))
     assert warned(caplog) == [("/{name}/patient",)]
 
 

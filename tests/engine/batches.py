@@ -7,7 +7,7 @@ from typing import Any
 import asynclock
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.commands import ReplyError
-from tests.engine.virtual_nodes import TTL, Nodes, Way
+from tests.engine.virtual_nodes import TTL, Nodes, Way, instead
 from tests.waiting import until
 
 NAMES = "abcde"
@@ -25,14 +25,12 @@ KINDS: dict[str, Callable[[asynclock.LockManager, str], Any]] = {
 def listen(node: MemoryNode) -> list[str]:
     """Return a list of the operations that the node executes from now on."""
     seen: list[str] = []
-    answer = node.answer
 
-    def listening(client: Any, words: Any) -> Any:
+    def listening(words: Any) -> None:
         if words[0].upper() in (b"EVALSHA", b"EVAL"):
             seen.append(words[3 + int(words[2])].decode())
-        return answer(client, words)
 
-    node.answer = listening  # type: ignore[method-assign]
+    instead(node, listening)
     return seen
 
 
@@ -55,26 +53,19 @@ async def free(on: Nodes, *names: str) -> None:
 
 def forbid(node: MemoryNode, name: str) -> None:
     """Refuse all commands with keys of this name: the user has no right to them."""
-    answer = node.answer
 
-    def refusing(client: Any, words: Any) -> Any:
+    def refusing(words: Any) -> Any:
         keys = words[3 : 3 + int(words[2])] if words[0].upper() in (b"EVALSHA", b"EVAL") else ()
-        if any(key.decode().partition(":#")[0] == f"asynclock:{name}" for key in keys):
-            return ReplyError("NOPERM No permissions to access a key")
-        return answer(client, words)
+        denied = any(key.decode().partition(":#")[0] == f"asynclock:{name}" for key in keys)
+        return ReplyError("NOPERM No permissions to access a key") if denied else None
 
-    node.answer = refusing  # type: ignore[method-assign]
+    instead(node, refusing)
 
 
 def deny(node: MemoryNode) -> None:
     """Refuse each script, as a server without memory does."""
-    answer = node.answer
-
-    def refusing(client: Any, words: Any) -> Any:
-        script = words[0].upper() in (b"EVALSHA", b"EVAL")
-        return ReplyError("OOM command not allowed") if script else answer(client, words)
-
-    node.answer = refusing  # type: ignore[method-assign]
+    scripts, error = (b"EVALSHA", b"EVAL"), ReplyError("OOM command not allowed")
+    instead(node, lambda words: error if words[0].upper() in scripts else None)
 
 
 async def lease_of(on: Nodes, name: str) -> asynclock.Lease:

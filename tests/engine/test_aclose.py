@@ -12,7 +12,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer, Replicated, until
 from tests import patient
-from tests.waiting import PATIENCE, becomes
+from tests.waiting import PATIENCE, becomes, go_through
 
 Close = Callable[[asynclock.LockManager], Awaitable[None]]
 
@@ -73,8 +73,7 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
     async with Replicated(1) as group:
         locks = patient.connect(*group.addresses, acks="all", max_ttl=60.0, **settings)
         async with locks:
-            async with locks.lock("warm", timeout=20):
-                pass
+            await go_through(locks.lock("warm", timeout=20))
             await group.replicas[0].freeze()
             trying = asyncio.create_task(locks.lock("a").acquire())
 

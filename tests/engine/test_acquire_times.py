@@ -41,7 +41,6 @@ async def test_a_lease_that_ended_before_its_call_went_on_is_not_returned(on: No
     lease = await calling
     assert lease.held
     assert lease.remaining() > TTL / 2
-    on.slow(0.0)
 
 
 @virtual

@@ -15,11 +15,12 @@ from tests.engine.virtual_nodes import (
     COUNTER,
     TTL,
     Nodes,
+    instead,
     start,
     virtual,
     virtual_single,
 )
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,8 +41,7 @@ async def test_one_command_per_node_and_tick(on: Nodes, kind: str) -> None:
 @virtual
 async def test_one_name_needs_no_batch(on: Nodes) -> None:
     seen = [listen(node) for node in on.nodes]
-    async with on.locks.lock("a"):
-        pass
+    await go_through(on.locks.lock("a"))
     assert seen == [["acquire", "release"]] * 3
 
 
@@ -73,8 +73,7 @@ async def one_after_the_other(on: Nodes) -> list[str]:
 @virtual
 async def test_a_release_and_the_next_task_share_a_command(on: Nodes, others: int) -> None:
     for _ in range(others):
-        async with on.locks.lock("x"):
-            pass
+        await go_through(on.locks.lock("x"))
     assert await one_after_the_other(on) == ["acquire", "batch", "batch", "release"]
     await free(on, "a")
 
@@ -253,8 +252,7 @@ async def test_closing_the_manager_leaves_nothing_behind(on: Nodes) -> None:
     async with on.connect(ttl=60.0, max_ttl=60.0) as other:
         for node in on.nodes:
             node.born_ago(3600)
-        async with other.lock("warm"):
-            pass
+        await go_through(other.lock("warm"))
         tasks = [start(other.lock(name).acquire()) for name in NAMES]
         await asyncio.sleep(0.05)
     errors = await asyncio.gather(*tasks, return_exceptions=True)
@@ -438,16 +436,14 @@ async def test_a_batch_may_be_executed_while_a_late_timer_may_still_wait_for_it(
     """And no later: the key would outlive a caller that has given up."""
     began, node = on.nodes[0].wall(), on.nodes[0]
     limits: dict[tuple[bytes, bytes], float] = {}
-    answer = node.answer
 
-    def noting(client: Any, words: Any) -> Any:
+    def noting(words: Any) -> None:
         if words[0].upper() == b"EVALSHA":
             keys, (operation, *args) = words[2], words[3 + int(words[2]) :]
             if operation in (b"acquire", b"batch"):
                 limits[keys, operation] = int(args[3]) / 1_000_000 - began
-        return answer(client, words)
 
-    node.answer = noting  # type: ignore[method-assign]
+    instead(node, noting)
     async with on.connect(node_timeout=0.5) as on.locks:
         await lease_of(on, "warm")
         await asyncio.sleep(0.1)

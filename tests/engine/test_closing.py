@@ -12,7 +12,7 @@ from asynclock.testing import LocalServer, until
 from tests import patient
 from tests.engine.kinds import kinds
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -22,8 +22,7 @@ async def test_closed_in_any_step_of_an_acquire(
 ) -> None:
     nodes = asynclock_nodes[:n]
     locks = patient.connect(*(node.url for node in nodes), restart_guard=False, ttl=60)
-    async with locks.lock("warm"):
-        pass
+    await go_through(locks.lock("warm"))
     leases: list[asynclock.Lease] = []
 
     async def acquire() -> None:

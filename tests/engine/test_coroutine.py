@@ -16,7 +16,7 @@ import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
 from tests.engine.test_lease_ends import complaints
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
@@ -167,8 +167,7 @@ async def test_it_is_made_when_it_is_used_and_entered_once(
         with pytest.raises(RuntimeError, match="never entered"):
             await over.__aexit__(None, None, None)
     with again():
-        async with entered:
-            pass
+        await go_through(entered)
     unused.close()
 
 
@@ -219,7 +218,6 @@ async def test_used_it_does_not_warn(locks: asynclock.LockManager, call: Call) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         await end(await call(locks))
-        async with call(locks):
-            pass
+        await go_through(call(locks))
         call(locks).close()
         gc.collect()

@@ -16,7 +16,7 @@ from asynclock.testing.memory import MemoryNode
 from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking, start, virtual
 from tests.tables.inside import chance, now
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 NODE_TIMEOUT = 0.5
 TRIP = 0.35
@@ -50,8 +50,7 @@ async def slow(
     """A manager that has met its nodes, which then are slow."""
     on = ways(nodes)
     async with on.connect(**{"node_timeout": NODE_TIMEOUT, **options}) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         on.slow(TRIP / 2)
         yield locks, on
 
@@ -245,8 +244,7 @@ async def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage() -> None:
     on = ways(nodes)
     refuse_tracking(nodes)
     async with on.connect(node_timeout=5.0, ttl=60, max_ttl=60) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         on.slow(3.0 / 2)
         began = now()
         assert await locks.event("a").wait(timeout=11) is False

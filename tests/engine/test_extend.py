@@ -1,8 +1,7 @@
 """What `extend` accepts, and what a lease is good for while its answer is out. In virtual time."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+import functools
 from typing import Any
 
 import pytest
@@ -12,27 +11,10 @@ from tests.engine.batches import listen
 from tests.engine.kinds import calls
 from tests.engine.virtual_nodes import KEY, Nodes, start, virtual_single
 from tests.engine.virtual_nodes import virtual as on_three
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 TTL, LONGEST = 5.0, 20.0
-SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": LONGEST, "node_timeout": 1.0}
-Scenario = Callable[..., Awaitable[None]]
-
-
-def virtual(scenario: Scenario) -> Callable[..., None]:
-    """Make a test that plays `scenario` on one node, with a manager that has met it."""
-
-    async def play(on: Nodes, **given: Any) -> None:
-        async with on.connect(**SETTINGS) as locks:
-            async with locks.lock("warm"):
-                pass
-            await scenario(on, locks, **given)
-            on.slow(0.0)
-
-    play.__name__, play.__doc__ = scenario.__name__, scenario.__doc__
-    first, _, *parameters = inspect.signature(scenario).parameters.values()
-    play.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    return virtual_single(play)
+virtual = functools.partial(virtual_single, ttl=TTL, max_ttl=LONGEST, node_timeout=1.0)
 
 
 async def agrees(on: Nodes, lease: Any) -> None:
@@ -46,11 +28,9 @@ KINDS = calls("strict", "semaphore", "several")
 
 @pytest.mark.parametrize("kind", KINDS)
 @virtual
-async def test_a_ttl_is_checked_as_that_of_a_lock_is(
-    on: Nodes, locks: asynclock.LockManager, kind: str
-) -> None:
+async def test_a_ttl_is_checked_as_that_of_a_lock_is(on: Nodes, kind: str) -> None:
     """A wrong one reaches no node."""
-    held = await KINDS[kind](locks)
+    held = await KINDS[kind](on.locks)
     lease = held.lease if kind == "election" else held
     before, seen = lease.remaining(), listen(on.nodes[0])
     for wrong in (LONGEST + 1, 1e9, float("inf"), float("nan"), "5", True, 0, -1, 0.5):
@@ -64,10 +44,8 @@ async def test_a_ttl_is_checked_as_that_of_a_lock_is(
 
 
 @virtual
-async def test_a_usual_renewal_after_a_last_long_one_is_a_shorter_one(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
-    lease = await locks.lock("a", ttl=2.0, max_hold=6.0).acquire()
+async def test_a_usual_renewal_after_a_last_long_one_is_a_shorter_one(on: Nodes) -> None:
+    lease = await on.locks.lock("a", ttl=2.0, max_hold=6.0).acquire()
     await lease.extend(LONGEST)
     assert lease.remaining() > 4
     await lease.extend()
@@ -76,10 +54,8 @@ async def test_a_usual_renewal_after_a_last_long_one_is_a_shorter_one(
 
 @pytest.mark.parametrize("renew", [True, False])
 @virtual
-async def test_max_hold_is_not_stepped_over(
-    on: Nodes, locks: asynclock.LockManager, *, renew: bool
-) -> None:
-    lease = await locks.lock("a", ttl=2.0, max_hold=4.0, renew=renew).acquire()
+async def test_max_hold_is_not_stepped_over(on: Nodes, *, renew: bool) -> None:
+    lease = await on.locks.lock("a", ttl=2.0, max_hold=4.0, renew=renew).acquire()
     await lease.extend(LONGEST)
     assert 3.0 < lease.remaining() <= 4.0
     assert await on.nodes[0].command("PTTL", KEY) < 4500
@@ -90,10 +66,8 @@ async def test_max_hold_is_not_stepped_over(
 
 
 @virtual
-async def test_a_lease_outlives_its_max_hold_only_by_its_first_ttl(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
-    lease = await locks.lock("a", ttl=4.0, max_hold=1.0).acquire()
+async def test_a_lease_outlives_its_max_hold_only_by_its_first_ttl(on: Nodes) -> None:
+    lease = await on.locks.lock("a", ttl=4.0, max_hold=1.0).acquire()
     before = lease.remaining()
     await lease.extend(LONGEST)
     assert lease.remaining() == before, "an extension takes nothing away"
@@ -101,11 +75,9 @@ async def test_a_lease_outlives_its_max_hold_only_by_its_first_ttl(
 
 
 @virtual
-async def test_what_ends_the_lease_sooner_is_refused(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
+async def test_what_ends_the_lease_sooner_is_refused(on: Nodes) -> None:
     """To end it is what `release` is for. A shorter ttl that ends later is taken."""
-    lease, seen = await locks.lock("a").acquire(), listen(on.nodes[0])
+    lease, seen = await on.locks.lock("a").acquire(), listen(on.nodes[0])
     before = lease.remaining()
     with pytest.raises(asynclock.ConfigurationError, match="release it instead"):
         await lease.extend(TTL - 0.5)
@@ -128,12 +100,11 @@ async def test_what_ends_the_lease_sooner_is_refused(
 @virtual
 async def test_of_two_calls_at_once_the_second_ones_ttl_counts(
     on: Nodes,
-    locks: asynclock.LockManager,
     first: float | None,
     second: float | None,
     expected: float,
 ) -> None:
-    lease = await locks.lock("a").acquire()
+    lease = await on.locks.lock("a").acquire()
     await asyncio.gather(lease.extend(first), lease.extend(second))
     assert lease.ttl == expected
     assert expected - 1 < lease.remaining() <= expected
@@ -143,11 +114,9 @@ async def test_of_two_calls_at_once_the_second_ones_ttl_counts(
 
 
 @virtual
-async def test_a_renewal_does_not_overtake_a_longer_call(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
+async def test_a_renewal_does_not_overtake_a_longer_call(on: Nodes) -> None:
     """It is due while the answer is out, and would let the keys end with the old ttl."""
-    lease = await locks.lock("a", ttl=2).acquire()
+    lease = await on.locks.lock("a", ttl=2).acquire()
     on.slow(0.45)  # a renewal is due after 0.67 s
     await lease.extend(LONGEST)
     assert lease.ttl == LONGEST
@@ -156,10 +125,8 @@ async def test_a_renewal_does_not_overtake_a_longer_call(
 
 
 @virtual
-async def test_a_renewal_between_two_answers_keeps_to_the_later_call(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
-    lease, seen = await locks.lock("a", ttl=2).acquire(), listen(on.nodes[0])
+async def test_a_renewal_between_two_answers_keeps_to_the_later_call(on: Nodes) -> None:
+    lease, seen = await on.locks.lock("a", ttl=2).acquire(), listen(on.nodes[0])
     on.slow(0.4)  # a renewal is due every 0.67 s
     first = start(lease.extend(2))
     await until(lambda: seen, "the node has extended it")
@@ -177,8 +144,7 @@ async def test_a_renewal_between_two_answers_keeps_to_the_later_call(
 async def test_the_later_calls_ttl_stays_when_the_earlier_one_is_answered_last(on: Nodes) -> None:
     """The first node's answer counts for the later call only: its quarantine ends in between."""
     async with on.connect(ttl=TTL, max_ttl=LONGEST, node_timeout=2.0) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         await asyncio.sleep(0.1)
         on.nodes[0].flush()
         await until(lambda: locks.nodes()[0].state == "quarantined")

@@ -10,7 +10,7 @@ from asynclock.testing import lose
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import names_in_use, now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 
 @virtual
@@ -131,8 +131,7 @@ def test_closing_names_at_most_ten_leases_that_it_ends(
 ) -> None:
     async def scenario(on: Nodes) -> None:
         lock = on.locks.lock("released")
-        async with lock:
-            pass
+        await go_through(lock)
         leases = [await on.locks.lock(f"n{number}").acquire() for number in range(held)]
         await on.locks.aclose()
         await on.locks.aclose()

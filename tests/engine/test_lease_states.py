@@ -11,7 +11,7 @@ from asynclock.testing import lose
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, UNNOTICED, Nodes, start, virtual
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 @virtual
@@ -63,8 +63,7 @@ async def test_a_lease_says_what_became_of_it(on: Nodes) -> None:
     with pytest.raises(asynclock.LeaseLostError, match="it was released"):
         await lease.extend()
     with pytest.raises(asynclock.LeaseLostError, match="it was released"):
-        async with lease:
-            pass
+        await go_through(lease)
     other = await on.locks.lock("a").acquire()
     lose(other)
     assert f"fence={other.fence} {other.lost_reason}" in repr(other)
@@ -112,8 +111,7 @@ async def test_a_lease_in_whose_block_the_task_is_cannot_be_waited_for(on: Nodes
         other = start(on.locks.rwlock("a").write().acquire(timeout=5))
         reading = await on.locks.rwlock("c").read().acquire()
         asyncio.get_running_loop().call_later(0.1, start, reading.release())
-        async with on.locks.rwlock("c").write().acquire(timeout=5):
-            pass
+        await go_through(on.locks.rwlock("c").write().acquire(timeout=5))
         await until(lambda: on.locks.statistics().waiting)
         assert not other.done()
     await (await other).release()

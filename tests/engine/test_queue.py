@@ -22,7 +22,7 @@ from tests.engine.virtual_nodes import (
     PATIENCE,
     TTL,
     Nodes,
-    Way,
+    old,
     refuse_tracking,
     seconds_until,
     start,
@@ -30,7 +30,7 @@ from tests.engine.virtual_nodes import (
     virtual_single,
 )
 from tests.tables.inside import chance, loses_pushes, names_in_use, now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 AT_ONCE = 0.05
 QUEUE = KEY + b":#queue"
@@ -480,9 +480,7 @@ async def test_a_refusal_at_a_free_slot_names_the_waiter_that_it_is_left_to(on: 
 
 def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
     async def play() -> None:
-        on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
-        for node in on.nodes:
-            node.born_ago(3600)
+        on = old("abcde")
         order: list[int] = []
 
         async def wait(number: int, locks: asynclock.LockManager) -> None:
@@ -493,8 +491,7 @@ def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
         async with AsyncExitStack() as stack:
             processes = [await stack.enter_async_context(on.connect()) for _ in range(8)]
             for locks in processes:
-                async with locks.lock("warm"):
-                    pass
+                await go_through(locks.lock("warm"))
             holder = await processes[0].fair_lock("f").acquire()
             on.nodes[1].kill()
             on.nodes[3].freeze()
@@ -518,9 +515,7 @@ def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int)
 
     async def play() -> None:
         dice = random.Random(seed)
-        on = Nodes([MemoryNode(name) for name in "abcde"], [Way() for _ in "abcde"])
-        for node in on.nodes:
-            node.born_ago(3600)
+        on = old("abcde")
 
         async def jitter() -> None:
             while True:

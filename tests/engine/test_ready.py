@@ -1,7 +1,7 @@
 """How long `ready` waits, and that no call waits for votes that can't come in its time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -10,25 +10,30 @@ import asynclock
 from asynclock._rules.validity import quarantine
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
+from tests.engine.virtual_nodes import (
+    NODE_TIMEOUT,
+    TTL,
+    Nodes,
+    as_test,
+    seconds_until,
+    start,
+    virtual,
+)
 from tests.tables.inside import now
+from tests.waiting import go_through
 
 D = quarantine(TTL)
 
 
-def fresh(scenario: Callable[[Nodes, asynclock.LockManager], Awaitable[None]]) -> Any:
+def fresh(scenario: Callable[[Nodes], Coroutine[Any, Any, None]]) -> Any:
     """Make a test that plays `scenario` on three nodes that started this moment."""
 
-    async def play() -> None:
-        on = Nodes([MemoryNode(name) for name in "abc"])
-        async with on.connect() as locks:
-            await scenario(on, locks)
+    async def play(_given: Any) -> None:
+        on = Nodes()
+        async with on.connect() as on.locks:
+            await scenario(on)
 
-    def test() -> None:
-        run_virtual(play())
-
-    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
-    return test
+    return as_test(scenario, play)
 
 
 async def failing(call: Awaitable[Any]) -> tuple[float, asynclock.QuorumUnavailableError]:
@@ -53,8 +58,8 @@ CALLS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_quarantine_longer_than_the_timeout_fails_at_once(call: str) -> None:
-    async def scenario(on: Nodes, locks: asynclock.LockManager) -> None:
-        took, error = await failing(CALLS[call](locks))
+    async def scenario(on: Nodes) -> None:
+        took, error = await failing(CALLS[call](on.locks))
         assert took < NODE_TIMEOUT
         assert error.retry_after == pytest.approx(D, abs=0.1)
         assert all("votes in 10.1 s" in cause for cause in error.nodes.values()), error
@@ -63,32 +68,25 @@ def test_a_quarantine_longer_than_the_timeout_fails_at_once(call: str) -> None:
 
 
 @fresh
-async def test_a_timeout_longer_than_the_quarantine_gets_the_lock(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
+async def test_a_timeout_longer_than_the_quarantine_gets_the_lock(on: Nodes) -> None:
     began = now()
-    async with locks.lock("a", timeout=D + 1):
+    async with on.locks.lock("a", timeout=D + 1):
         assert D - 0.1 < now() - began < D + 1
 
 
 @fresh
-async def test_one_node_in_quarantine_is_not_waited_for(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
-    await locks.ready(voting=True)
+async def test_one_node_in_quarantine_is_not_waited_for(on: Nodes) -> None:
+    await on.locks.ready(voting=True)
     on.nodes[0].restart()
-    async with locks.lock("a", timeout=1):
-        pass
+    await go_through(on.locks.lock("a", timeout=1))
 
 
 @fresh
-async def test_ready_waits_until_the_moment_at_which_a_quorum_votes(
-    on: Nodes, locks: asynclock.LockManager
-) -> None:
+async def test_ready_waits_until_the_moment_at_which_a_quorum_votes(on: Nodes) -> None:
     began = now()
-    await locks.ready(voting=True)
+    await on.locks.ready(voting=True)
     assert now() - began == pytest.approx(D, abs=0.1)
-    assert await locks.lock("a").try_acquire()
+    assert await on.locks.lock("a").try_acquire()
 
 
 @virtual

@@ -150,7 +150,6 @@ async def test_a_check_of_a_lease_that_is_released_meanwhile_reports_no_loss(on:
     assert await checking is False
     assert await releasing
     assert not lost
-    on.slow(0.0)
 
 
 @virtual
@@ -172,7 +171,6 @@ async def test_a_lease_that_ends_during_a_check_is_not_ours(on: Nodes) -> None:
     for node in on.nodes:
         await node.command("PEXPIRE", KEY, 5000)  # as a server whose clock is slow
     assert await lease.check() is False
-    on.slow(0.0)
 
 
 @virtual

@@ -335,4 +335,3 @@ async def test_the_time_of_a_lease_counts_from_its_request(on: Nodes) -> None:
         await asyncio.sleep(0.402)
         assert on.locks.statistics().renewed == before + 1, "so does the first renewal"
         await lease.release()
-    on.slow(0.0)

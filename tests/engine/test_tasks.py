@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, go_through, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a"),
@@ -258,8 +258,7 @@ async def test_another_loop_can_do_nothing_with_a_lease(kind: str) -> None:
             assert lease.task is asyncio.current_task()
             assert lease.held
             assert getattr(lease, "depth", 1) == 1
-        async with locks.lock("b"):
-            pass
+        await go_through(locks.lock("b"))
 
 
 async def test_released_in_another_loop_after_one_name_was_lost() -> None:

@@ -11,7 +11,7 @@ from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from asynclock.testing.memory.commands import ReplyError
 from tests.tables.inside import now, unfinished
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 KEY, COUNTER = b"asynclock:a", b"asynclock:a:#fence"
 TTL, NODE_TIMEOUT = 10.0, 1.0
@@ -96,6 +96,14 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 """What happens on nodes; what else it takes are parameters of the test."""
 
 
+def old(names: str) -> Nodes:
+    """Return nodes that have run for an hour."""
+    on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
+    for node in on.nodes:
+        node.born_ago(3600)
+    return on
+
+
 def virtual(scenario: Scenario) -> Callable[..., None]:
     """Make a test that plays `scenario` once the manager has met its three nodes."""
     return _test(scenario, "abc")
@@ -106,22 +114,28 @@ def virtual_four(scenario: Scenario) -> Callable[..., None]:
     return _test(scenario, "abcd")
 
 
-def virtual_single(scenario: Scenario) -> Callable[..., None]:
+def virtual_single(scenario: Scenario, **settings: Any) -> Callable[..., None]:
     """Make the same test on a single node."""
-    return _test(scenario, "a")
+    return _test(scenario, "a", **settings)
 
 
-def _test(scenario: Scenario, names: str) -> Callable[..., None]:
+def _test(scenario: Scenario, names: str, **settings: Any) -> Callable[..., None]:
     async def play(given: dict[str, Any]) -> None:
-        on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
-        for node in on.nodes:
-            node.born_ago(3600)
-        async with asyncio.timeout(LONGEST), on.connect() as on.locks:
-            async with on.locks.lock("warm"):
-                pass
+        on = old(names)
+        async with asyncio.timeout(LONGEST), on.connect(**settings) as on.locks:
+            await go_through(on.locks.lock("warm"))
             locks = on.locks
             await scenario(on, **given)
+            on.slow(0.0)
         assert unfinished(locks) == (0, [])
+
+    return as_test(scenario, play)
+
+
+def as_test(
+    scenario: Scenario, play: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+) -> Callable[..., None]:
+    """Make a test of what `play` does with the parameters of `scenario` behind the first one."""
 
     def test(**given: Any) -> None:
         run_virtual(play(given))
@@ -132,20 +146,25 @@ def _test(scenario: Scenario, names: str) -> Callable[..., None]:
     return test
 
 
+def instead(node: MemoryNode, reply: Callable[[Any], object]) -> None:
+    """Let `reply` see each command first; what it returns is the node's reply, if not None."""
+    answer = node.answer
+
+    def changed(client: Any, words: Any) -> Any:
+        return answer(client, words) if (found := reply(words)) is None else found
+
+    node.answer = changed  # type: ignore[method-assign]
+
+
 def refuse_tracking(nodes: list[MemoryNode]) -> None:
     """Let the nodes push nothing to those who connect from now on."""
 
-    def refusing(node: MemoryNode) -> Callable[[Any, Any], Any]:
-        answer = node.answer
-
-        def refuse(client: Any, words: Any) -> Any:
-            tracking = [word.upper() for word in words[:2]] == [b"CLIENT", b"TRACKING"]
-            return ReplyError("NOPERM no tracking") if tracking else answer(client, words)
-
-        return refuse
+    def refuse(words: Any) -> Any:
+        tracking = [word.upper() for word in words[:2]] == [b"CLIENT", b"TRACKING"]
+        return ReplyError("NOPERM no tracking") if tracking else None
 
     for node in nodes:
-        node.answer = refusing(node)  # type: ignore[assignment, method-assign]
+        instead(node, refuse)
 
 
 async def seconds_until(condition: Callable[[], object], timeout: float = 60.0) -> float:

@@ -15,14 +15,8 @@ from tests.fencing.conftest import postgresql as postgresql
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
-    "aiohttp_inventory",
-    "celery_orders",
-    "django_orders",
-    "fastapi_orders",
-    "leader_cron",
-    "migrate_with_cli",
-    "threaded_orders",
-    "worker_queue",
+    *("aiohttp_inventory", "celery_orders", "django_orders", "fastapi_orders"),
+    *("leader_cron", "migrate_with_cli", "threaded_orders", "worker_queue"),
 )
 LONGEST = 280
 """Seconds on a machine that has a lot else to do; alone each takes less than ten."""

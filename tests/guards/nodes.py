@@ -11,7 +11,7 @@ from asynclock._rules.nodeset import NodeSet
 from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from asynclock.testing.memory.commands import Words
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Nodes, Way
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, Way, old
 from tests.nodes.virtual_servers import Noting
 
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": NODE_TIMEOUT}
@@ -20,14 +20,6 @@ ABC = ("memory://a", "memory://b", "memory://c")
 ABCD = (*ABC, "memory://d")
 TRIP = 0.1
 """Seconds of a request and its reply."""
-
-
-def old(names: str) -> Nodes:
-    """Return nodes that have run for an hour."""
-    on = Nodes([MemoryNode(name) for name in names], [Way() for _ in names])
-    for node in on.nodes:
-        node.born_ago(3600)
-    return on
 
 
 class Place(MemoryEndpoint):

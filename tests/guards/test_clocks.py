@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.virtual_nodes import start
+from tests.engine.virtual_nodes import old, start
 from tests.guards.conftest import Connect
-from tests.guards.nodes import old
 from tests.waiting import in_virtual_time, until
 
 Prepare = Callable[..., Any]

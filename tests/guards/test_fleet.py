@@ -30,7 +30,7 @@ from tests.guards.nodes import (
     pushed,
 )
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 POLL = TTL / 3 + 4 * NODE_TIMEOUT
 """Maximum seconds until a client without pushes has asked: it looks at its timer that often."""
@@ -329,8 +329,7 @@ def test_a_cluster_has_no_set_that_steps_could_change(nodes: tuple[str, ...]) ->
 async def test_an_operator_may_look_at_any_nodes_and_change_only_the_fleets() -> None:
     """The guard is off for the tool itself, which would be refused like any client."""
     _, nodes = pushed("abcd")
-    async with recorded(nodes[:3]):
-        pass
+    await go_through(recorded(nodes[:3]))
     async with fleet_of(nodes, set_guard=True) as other:
         state = await other.show()
         assert state.record is not None

@@ -10,7 +10,7 @@ from asynclock.testing import FaultProxy, LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.engine.virtual_nodes import NODE_TIMEOUT, Nodes, start, virtual
 from tests.guards.conftest import Connect
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 async def elsewhere(server: LocalServer, command: str, database: int = 1) -> None:
@@ -70,8 +70,7 @@ async def test_a_flush_between_two_connections_is_noticed(
     (server,) = await asynclock_servers(1)
     async with FaultProxy(server) as way:
         first = connect(way.url, ttl=4.0, max_ttl=4.0)
-        async with first.lock("a", timeout=2):
-            pass
+        await go_through(first.lock("a", timeout=2))
         way.partition()
         await until(lambda: first.nodes()[0].state == "down")
         await server.flush()

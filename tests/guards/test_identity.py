@@ -7,7 +7,7 @@ import pytest
 import asynclock
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.waiting import becomes, until
+from tests.waiting import becomes, go_through, until
 
 
 def _twice(port: int) -> list[str]:
@@ -62,8 +62,7 @@ async def test_a_primary_that_is_demoted_and_promoted_again(
 ) -> None:
     primary, other = await asynclock_servers(2, args=["--hz", "10"])
     locks = connect(primary.url, ttl=2.0, max_ttl=2.0)
-    async with locks.lock("a"):
-        pass
+    await go_through(locks.lock("a"))
     await primary.command("REPLICAOF", other.host, str(other.port))
     with pytest.raises(asynclock.AsyncLockError, match=r"READONLY|not a primary"):
         await locks.lock("a").try_acquire()
@@ -83,8 +82,7 @@ async def test_an_evicting_server_is_warned_of_once(
     locks = connect(server.url)
     with caplog.at_level(logging.WARNING, "asynclock.nodes"):
         for _ in range(3):
-            async with locks.lock("a").acquire(timeout=5):
-                pass
+            await go_through(locks.lock("a").acquire(timeout=5))
             await server.command("CLIENT", "KILL", "TYPE", "normal")
     warned = [record for record in caplog.records if "maxmemory-policy" in record.getMessage()]
     assert len(warned) == 1

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from tests.engine.virtual_nodes import KEY
-from tests.guards.nodes import old
-from tests.waiting import in_virtual_time
+from tests.engine.virtual_nodes import KEY, old
+from tests.waiting import go_through, in_virtual_time
 
 # Nothing else may be sent after a flush: it would push the delayed request on.
 SETTINGS: dict[str, Any] = {"ttl": 30, "max_ttl": 30, "node_timeout": 0.25, "set_guard": False}
@@ -20,8 +19,7 @@ async def test_a_node_that_forgot_extends_only_what_it_had_granted_before() -> N
     on = old("abc")
     nodes = on.nodes
     async with on.connect(**SETTINGS) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         on.ways[0].seconds = 0.2  # the flush comes first
         lease = await locks.lock("a").acquire()
         on.ways[0].seconds = 0.0

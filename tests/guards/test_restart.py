@@ -13,9 +13,9 @@ from asynclock._rules.validity import quarantine
 from asynclock.events import Event, NodeQuarantined, NodeUp
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
+from tests.engine.virtual_nodes import old
 from tests.guards.conftest import TTL, Connect, met, second_lease
-from tests.guards.nodes import old
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 Prepare = Callable[..., Any]
 
@@ -187,8 +187,7 @@ async def test_a_process_met_late_waits_only_for_the_rest(
     (node,) = on.nodes
     node.durable = durable
     async with on.connect() as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         seen: list[Event] = []
         locks.observe(seen.append)
         node.kill()

@@ -10,7 +10,7 @@ from asynclock.fleet import Fleet
 from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.guards.conftest import Connect
-from tests.waiting import becomes, until
+from tests.waiting import becomes, go_through, until
 
 QUICK = {"ttl": 2.0, "max_ttl": 2.0, "node_timeout": 0.5, "restart_guard": False}
 
@@ -60,7 +60,7 @@ async def test_a_client_that_is_connected_already_is_refused_at_once(
     held = await right.lock("held", timeout=5).acquire()
     stray = await wrong.lock("stray", timeout=5).acquire()
     assert await connect(*urls(a, d, e), **QUICK).lock("stray").try_acquire() is None
-    waiting = asyncio.create_task(_wait_for(connect(*urls(a, d, e), **QUICK), "stray"))
+    waiting = asyncio.create_task(go_through(connect(*urls(a, d, e), **QUICK).lock("stray")))
     await recorded(a, b, c, force=True)
     await until(lambda: wrong.nodes()[0].state == "rejected")
     with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
@@ -72,11 +72,6 @@ async def test_a_client_that_is_connected_already_is_refused_at_once(
     await held.release()
 
 
-async def _wait_for(locks: asynclock.LockManager, name: str) -> None:
-    async with locks.lock(name):
-        pass
-
-
 async def test_a_node_that_forgot_is_told_again(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
@@ -84,8 +79,7 @@ async def test_a_node_that_forgot_is_told_again(
     a, b, c = await asynclock_servers(3)
     await recorded(a, b, c)
     locks = connect(*urls(a, b, c), **QUICK)
-    async with locks.lock("x", timeout=5):
-        pass
+    await go_through(locks.lock("x", timeout=5))
     await until(lambda: all(node.state == "up" for node in locks.nodes()))
     key = "asynclock::#set"
     for forget in (a.flush, lambda: a.restart(keep_data=False), lambda: a.command("DEL", key)):
@@ -104,8 +98,7 @@ async def test_a_client_without_pushes_is_counted_before_clients_are_refused(
         await server.command("ACL", "SETUSER", "default", "-client|tracking", "-client|caching")
     settings = {**QUICK, "max_ttl": 9.0}
     other = connect(*urls(a, d, e), **settings)
-    async with other.lock("x", timeout=5):
-        pass
+    await go_through(other.lock("x", timeout=5))
     async with Fleet(*urls(a, b, c), **settings) as one:
         with pytest.raises(asynclock.ConfigurationError, match="1 connected clients still use"):
             await one.record()

@@ -33,7 +33,7 @@ from tests.guards.nodes import (
     said,
 )
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 USUAL = 4 * TRIP
 """Maximum seconds of an acquire while nothing changes: a second request, and a pause before it."""
@@ -60,8 +60,7 @@ def unmet(*nodes: Any) -> aclosing[asynclock.LockManager]:
 
 
 async def use(locks: asynclock.LockManager, timeout: float = 5.0) -> None:
-    async with locks.lock("x", timeout=timeout):
-        pass
+    await go_through(locks.lock("x", timeout=timeout))
 
 
 # ---- acquires that a change meets ----------------------------------------------------------------
@@ -121,8 +120,7 @@ async def test_a_step_costs_each_acquire_at_most_one_node_timeout() -> None:
             assert max(traffic.took) <= USUAL
             servers[2].freeze()
             await fleet.add(new)
-            async with traffic.on("new", "a", "b", "c", "d"):
-                pass
+            await go_through(traffic.on("new", "a", "b", "c", "d"))
     async with traffic.on("newer", "a", "b", "c", "d"), Fleet(*nodes, **SETTINGS) as fleet:
         state = await fleet.finish()
         assert state.record is not None

@@ -27,14 +27,8 @@ from tests.mutation.mutant import ROOT, Mutant
 from tests.mutation.reach import Reach
 
 PRELOADED = (
-    "redis.asyncio",
-    "lupa",
-    "pytest_asyncio.plugin",
-    "pytest_timeout",
-    "anyio",
-    "aiohttp.web",
-    "fastapi.testclient",
-    "cryptography",
+    *("redis.asyncio", "lupa", "pytest_asyncio.plugin", "pytest_timeout", "anyio"),
+    *("aiohttp.web", "fastapi.testclient", "cryptography"),
 )
 OPTIONS = (
     *("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-seed", "1"),

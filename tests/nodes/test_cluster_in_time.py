@@ -21,7 +21,7 @@ from tests.nodes.virtual_servers import (
     slot_of,
 )
 from tests.tables.inside import now, renew_now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
 """So that no renewal and no expiry is in the way."""
@@ -213,8 +213,7 @@ async def test_a_slot_that_nobody_serves_is_waited_for(cluster: VirtualCluster) 
         await asyncio.sleep(1.1)
         with pytest.raises(asynclock.QuorumUnavailableError, match="no server has its slot"):
             await locks.lock(NAME).try_acquire()
-        async with locks.lock(name_on(1)):
-            pass
+        await go_through(locks.lock(name_on(1)))
         cluster.tell(whole, epoch=3)
         began = now()
         async with locks.lock(NAME):
@@ -329,8 +328,7 @@ async def test_a_demoted_primary_is_replaced_soon_and_no_mistake(cluster: Virtua
     async with connect(cluster) as locks:
         with pytest.raises(asynclock.QuorumUnavailableError, match="c0:7000: it is a replica"):
             await locks.lock(NAME).acquire(timeout=2)
-        async with locks.lock(name_on(1)):
-            pass
+        await go_through(locks.lock(name_on(1)))
 
 
 @played_on(VirtualCluster)
@@ -379,8 +377,7 @@ async def test_a_cluster_votes_when_its_last_server_does(cluster: VirtualCluster
                 await call
             assert failed.value.retry_after > 4
         assert health.cause.startswith("c1:7000: ")
-        async with locks.lock(NAME):
-            pass
+        await go_through(locks.lock(NAME))
         await until(lambda: locks.nodes()[0].state == "up", timeout=60, every=0.001)
         assert await seconds_until(ready.done) < 0.01
 
@@ -431,8 +428,7 @@ async def test_only_servers_of_the_view_are_asked_for_it(
     cluster = VirtualCluster(monkeypatch, primaries=primaries, replicas=replicas)
     cluster.url += ",spare:7000,nobody:7000"
     async with connect(cluster) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         await asyncio.sleep(3)
         found = kept()
         for number in range(primaries):
@@ -493,8 +489,7 @@ async def test_replicas_that_any_primary_had_may_come_back(
     acknowledge(cluster, 1)
     heir = cluster.replicas[0][0]
     async with connect(cluster, acks=1) as locks:
-        async with locks.lock(NAME):
-            pass
+        await go_through(locks.lock(NAME))
         shards = [(first, last, servers[:1]) for first, last, servers in cluster.shards]
         shards[0] = (shards[0][0], shards[0][1], [heir])
         acknowledge(cluster, 0)

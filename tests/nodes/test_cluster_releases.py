@@ -19,7 +19,7 @@ from tests.nodes.virtual_servers import (
     slot_of,
 )
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 LONG: dict[str, Any] = {"ttl": 100.0, "max_ttl": 100.0}
 NAME = name_on(0)
@@ -73,8 +73,7 @@ async def test_after_a_slot_moved_its_new_server_is_asked_first(cluster: Virtual
             assert await target.command("GET", key_of(NAME)) == lease.owner
         assert now() - began < 0.01
         asked = len(source.asked)
-        async with locks.lock(NAME):
-            pass
+        await go_through(locks.lock(NAME))
         assert [words for words in source.asked[asked:] if words[0] != b"CLUSTER"] == []
         await asyncio.sleep(0.1)
         assert len(source.asked_for("CLUSTER", "SLOTS")) > views, "the view is read again soon"

@@ -17,7 +17,7 @@ from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import KEY, Nodes, seconds_until, start, virtual, virtual_single
 from tests.nodes.virtual_servers import Server, alone, played_on
 from tests.tables.inside import now, renew_now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 URL = "redis://p0"
 SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
@@ -35,8 +35,7 @@ async def test_a_server_that_falls_silent_is_stalled_then_up_again_or_down(
 ) -> None:
     async with asynclock.connect(URL, acks=acks, restart_guard=False, **SETTINGS) as locks:
         for thaws in (True, False):
-            async with locks.lock("a", timeout=5):
-                pass
+            await go_through(locks.lock("a", timeout=5))
             server.freeze()
             with pytest.raises(asynclock.QuorumUnavailableError, match="no answer within 1 s"):
                 await locks.lock("a").try_acquire()
@@ -85,8 +84,7 @@ async def test_so_does_a_new_client(
 async def test_raising_node_timeout_helps_however_far_the_server_is(server: Server) -> None:
     server.way.seconds = 1.2
     async with asynclock.connect(URL, node_timeout=3.0, max_ttl=600.0) as locks:
-        async with locks.lock("a", timeout=10):
-            pass
+        await go_through(locks.lock("a", timeout=10))
 
 
 @pytest.mark.parametrize(("node_timeout", "patience"), [(0.5, 2.0), (0.05, 1.0)])

@@ -21,7 +21,7 @@ from asynclock.testing.plugin import StartServers
 from tests import patient
 from tests.nodes.virtual_servers import Server, alone, played_on
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 URL = "redis://p0"
 SETTINGS: dict[str, Any] = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0}
@@ -83,15 +83,13 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
     refuse(server, CLIENT=no, **most)
     async with asynclock.connect(URL, restart_guard=False, **SETTINGS) as locks:
         for _ in range(2):
-            async with locks.lock("a", timeout=5):
-                pass
+            await go_through(locks.lock("a", timeout=5))
             server.cut()
             await asyncio.sleep(1)
         del server.instead[b"INFO"]
         server.cut()
         await asyncio.sleep(1)
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
     told = [one.message.partition(": ")[0] for one in caplog.records if "refuses" in one.message]
     every = [f"p0:6379 refuses {name}" for name in ("CLIENT", "CONFIG", "TIME")]
     rest = [f"p0:6379 refuses {name}" for name in ("SCRIPT", "HMGET")]

@@ -9,7 +9,7 @@ import asynclock
 from asynclock.testing.memory import MemoryNode, Stream
 from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 LATE = 0.4
 NODE_TIMEOUT = 0.1
@@ -49,8 +49,7 @@ async def test_a_lease_released_before_its_own_request_arrives_leaves_no_key(bac
     """
     nodes, detour = [MemoryNode(name) for name in "abc"], Way()
     async with asyncio.timeout(20), connect(nodes, detour, ttl=60) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         detour.seconds = LATE
         lease = await locks.lock("a").acquire()
         detour.seconds = 0.0

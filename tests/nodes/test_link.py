@@ -8,6 +8,7 @@ import pytest
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer
 from tests import patient
+from tests.waiting import go_through
 
 
 def connect(*urls: str, **settings: float) -> asynclock.LockManager:
@@ -48,8 +49,7 @@ async def test_garbage_ends_the_connection_not_the_manager(
     async with FaultProxy(node) as proxy:
         urls = [proxy.url, *(other.url for other in asynclock_nodes[1:])]
         async with connect(*urls, node_timeout=0.5) as locks:
-            async with locks.lock("a"):
-                pass
+            await go_through(locks.lock("a"))
             proxy.garbage()
             for _ in range(3):
                 async with locks.lock("a", timeout=10) as lease:
@@ -62,8 +62,7 @@ async def test_garbage_from_a_node_that_was_met_will_pass(
     """It is an outage, in the connection that is open and in each new one, not a wrong setting."""
     async with FaultProxy(asynclock_nodes[0]) as proxy:
         async with connect(proxy.url, ttl=60, max_ttl=60, node_timeout=0.5) as locks:
-            async with locks.lock("a"):
-                pass
+            await go_through(locks.lock("a"))
             proxy.garbage()
             for _ in range(3):
                 with pytest.raises(asynclock.QuorumUnavailableError):
@@ -80,8 +79,7 @@ async def test_a_node_that_never_spoke_redis_is_a_wrong_setting(
         proxy.garbage()
         locks = connect(proxy.url)
         with pytest.raises(asynclock.ConfigurationError, match="does not speak the Redis protocol"):
-            async with locks.lock("a", timeout=20):
-                pass
+            await go_through(locks.lock("a", timeout=20))
         await locks.aclose()
 
 
@@ -90,8 +88,7 @@ async def test_a_peer_that_takes_nothing_more_holds_up_no_close(
 ) -> None:
     node = asynclock_nodes[0]
     locks = connect(node.url, node_timeout=0.5)
-    async with locks.lock("a"):
-        pass
+    await go_through(locks.lock("a"))
     await node.freeze()
     with pytest.raises(asynclock.QuorumUnavailableError):
         await locks.lock("x" * (16 << 20)).try_acquire()

@@ -6,7 +6,7 @@ import pytest
 
 import asynclock
 from tests.nodes.virtual_servers import Server, played_on, reach
-from tests.waiting import in_virtual_time, until
+from tests.waiting import go_through, in_virtual_time, until
 
 Three = tuple[Server, asynclock.LockManager]
 LEASES = 20
@@ -76,8 +76,7 @@ async def test_nothing_is_kept_for_a_node_that_was_sent_nothing(on: Three) -> No
         server.kill()
         await until(lambda: locks.nodes()[0].state == "down")
         for number in range(LEASES):
-            async with locks.lock(f"n{number}"):
-                pass
+            await go_through(locks.lock(f"n{number}"))
         server.restart()
         await until(lambda: locks.nodes()[0].state == "up")
         await asyncio.sleep(10 * NODE_TIMEOUT)

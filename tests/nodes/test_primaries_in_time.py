@@ -10,7 +10,7 @@ import asynclock
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import start
 from tests.nodes.virtual_servers import Server, VirtualService, alone, played_on
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 URL, MARK = "redis://p0:6379", "asynclock::#primary"
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -53,16 +53,14 @@ async def test_a_replica_is_a_mistake_where_nobody_will_name_another_server(
 async def test_an_address_that_led_to_a_primary_once_may_do_so_again(server: Server) -> None:
     """The address of a managed service moves to the next primary, without anybody who says so."""
     async with connect() as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         server.info["role"] = "slave"
         server.cut()
         await asyncio.sleep(1)
         with pytest.raises(asynclock.QuorumUnavailableError, match="it is a replica"):
             await locks.lock("a").acquire(timeout=3)
         server.info["role"] = "master"
-        async with locks.lock("a", timeout=10):
-            pass
+        await go_through(locks.lock("a", timeout=10))
 
 
 # ---- what is waited for
@@ -110,8 +108,7 @@ async def test_a_primary_without_replicas_is_a_mistake_and_one_that_had_some_an_
         assert await server.command("KEYS", "*") == []
         server.info["connected_slaves"] = 1
         await asyncio.sleep(2)
-        async with locks.lock("a", timeout=10):
-            pass
+        await go_through(locks.lock("a", timeout=10))
         server.info["connected_slaves"] = 0
         server.cut()
         await asyncio.sleep(1)

@@ -11,7 +11,7 @@ from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import seconds_until
 from tests.nodes.virtual_servers import VirtualService, played_on
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 KEY, MARK = "asynclock:a", "asynclock::#primary"
 POLL, CONFIRMED = 1.0, 2.0
@@ -70,8 +70,7 @@ async def test_another_primary_is_followed_within_a_poll(
     old, new = service.servers
     with caplog.at_level(logging.INFO, "asynclock.nodes"):
         async with connect(service) as locks:
-            async with locks.lock("a"):
-                pass
+            await go_through(locks.lock("a"))
             for epoch, primary in ((2, new), (3, old)):
                 service.name(primary, epoch=epoch)
 
@@ -98,8 +97,7 @@ async def test_sentinels_that_fail_a_moment_cost_no_confirmation(service: Virtua
     """They are asked again soon, and once they answer no more often than before."""
     polls = noting(service)
     async with connect(service) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         for _ in range(5):
             for other in service.sentinels[1:]:
                 other.primary = None
@@ -180,8 +178,7 @@ async def test_where_an_heir_waits_no_roster_is_begun(
     settings = {"acks": "all", "ttl": 9, "max_ttl": 9} if why == "too slow" else HEIRS
     async with connect(service, acks=1 if why != "too slow" else 0) as others:
         if why != "too slow":
-            async with others.lock("a"):
-                pass
+            await go_through(others.lock("a"))
         async with connect(service, **settings) as locks, locks.lock("b", timeout=5):
             assert len((await service.servers[0].command("GET", MARK)).split()) == 3
     assert any(one.message.endswith("an heir waits for max_ttl") for one in caplog.records)
@@ -195,8 +192,7 @@ async def test_a_client_that_keeps_no_roster_leaves_a_primary_with_an_open_one(
 ) -> None:
     primary = service.servers[0]
     async with connect(service, acks=acks) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         mark = await primary.command("GET", MARK)
         await asyncio.sleep(3)
         assert len(primary.dialled) == 1

@@ -18,7 +18,7 @@ from tests.nodes.virtual_servers import (
     played_on,
 )
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 CONFIRMED = 2.0
 """Seconds for which the word of a majority counts (docs/guarantees.md)."""
@@ -146,8 +146,7 @@ async def test_an_answer_that_nobody_expected_does_not_end_the_watch(on: Any, od
             await locks.lock(NAME).try_acquire()
         for server, told in before.items():
             server.instead[on.question] = told
-        async with locks.lock(NAME, timeout=3):
-            pass
+        await go_through(locks.lock(NAME, timeout=3))
 
 
 @on_both

@@ -17,7 +17,7 @@ from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.commands import OK, ReplyError, Words
 from tests.engine.virtual_nodes import Way
 from tests.tables import inside
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 SLOTS = 16_384
 Reply = Callable[[Words], Any]
@@ -278,8 +278,7 @@ def name_on(shard: int, of: int = 3, *, number: int = 0) -> str:
 async def met(locks: asynclock.LockManager) -> None:
     """Let the manager know all three servers."""
     for number in range(3):
-        async with locks.lock(f"warm-{name_on(number)}"):
-            pass
+        await go_through(locks.lock(f"warm-{name_on(number)}"))
 
 
 def kept() -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -65,8 +65,7 @@ async def test_a_node_goes_and_comes_back(
         for outage in (1, 2):
             await asynclock_nodes[0].kill()
             await until(lambda: locks.nodes()[0].state == "down")
-            async with locks.lock("a"):
-                pass
+            await go_through(locks.lock("a"))
             await asynclock_nodes[0].restart()
             await until(lambda: locks.nodes()[0].state == "up")
             found = lines(caplog)
@@ -82,8 +81,7 @@ async def test_a_node_that_may_not_vote_is_back_when_it_votes(
     caplog.set_level(logging.INFO)
     url = asynclock_nodes[0].url
     async with patient.connect(url, ttl=1.0, max_ttl=1.5) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         await asynclock_nodes[0].restart()
         await until(lambda: bool(lines(caplog)) and lines(caplog)[-1][0] == "INFO")
         assert locks.nodes()[0].state == "up"

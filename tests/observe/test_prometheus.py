@@ -24,7 +24,7 @@ from asynclock.testing import LocalServer, lose
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers.process import ReservedPort
 from tests.docs.blocks import ROOT, python_blocks
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 PAGE = ROOT / "docs" / "observability.md"
 MONITORING = ROOT / "docs" / "monitoring"
@@ -197,8 +197,7 @@ async def release_late(_nodes: Nodes, locks: Locks, _others: Locks) -> None:
 async def get_it_late(_nodes: Nodes, locks: Locks, others: Locks) -> None:
     held = await others.lock("a").acquire()
     asyncio.get_running_loop().call_later(5.1, lambda: asyncio.ensure_future(held.release()))
-    async with locks.lock("a", timeout=60):
-        pass
+    await go_through(locks.lock("a", timeout=60))
 
 
 UNAVAILABLE = {"LocksUnavailable", "LockNodeDoesNotVote"}

@@ -13,7 +13,7 @@ import pytest
 import asynclock
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 PATIENCE = 20.0
 KEY = "asynclock:a:#barrier"
@@ -154,8 +154,7 @@ async def test_an_abort_and_a_reset_that_change_nothing_write_nothing(on: Nodes)
 async def slow_party(on: Nodes) -> AsyncIterator[asyncio.Task[int]]:
     """A party whose manager hears nothing for a while; others make new connections sooner."""
     async with on.connect() as slow:
-        async with slow.lock("warm"):
-            pass
+        await go_through(slow.lock("warm"))
         early = start(slow.barrier("a", 2).wait(timeout=60))
         await asyncio.sleep(0.1)
         for way in on.ways:
@@ -197,8 +196,7 @@ async def test_a_slow_party_learns_that_it_was_sent_away_though_others_were_late
 async def test_news_on_its_way_at_the_deadline_is_no_timeout(on: Nodes, change: str) -> None:
     """The round is complete, or the party was sent away."""
     async with on.connect() as there:
-        async with there.lock("warm"):
-            pass
+        await go_through(there.lock("warm"))
         early = start(on.locks.barrier("a", 2).wait(timeout=3.0))
         await asyncio.sleep(2.5)
         changing = start(getattr(there.barrier("a", 2), change)())

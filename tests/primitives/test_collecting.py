@@ -10,7 +10,7 @@ import asynclock
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 def gates(locks: asynclock.LockManager) -> list[Any]:
@@ -24,8 +24,7 @@ async def test_a_try_takes_as_long_as_the_nodes_need_whatever_the_locks_own_time
 ) -> None:
     """A timeout is for waiting, and a try waits for nobody: it makes one call after the other."""
     async with on.connect(prefix="x:{") as cluster:
-        async with cluster.lock("warm"):
-            pass
+        await go_through(cluster.lock("warm"))
         on.slow(0.2)
         locks: list[Any] = [
             cluster.multi_lock("a", "b", "c", "d", timeout=0),
@@ -156,8 +155,7 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
         await asyncio.sleep(part)
         asking.cancel()
         await asyncio.wait([asking])
-        async with on.locks.semaphore("pool", 5).several(5).acquire(timeout=0.1):
-            pass
+        await go_through(on.locks.semaphore("pool", 5).several(5).acquire(timeout=0.1))
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer
 from tests.patient import connect_to
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a").acquire(timeout=5),
@@ -85,8 +85,7 @@ async def test_names_of_one_command_do_not_share_the_damage(
 ) -> None:
     server = asynclock_nodes[0]
     async with connect_to([server]) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         await damage(server, str(-(2**63)))
         wishes = [locks.lock(name).acquire(timeout=5) for name in "abc"]
         broken, *leases = await asyncio.gather(*wishes, return_exceptions=True)

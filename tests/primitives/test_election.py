@@ -17,7 +17,7 @@ from tests.cancel.stepping import cancelled_at
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#leader:#message"
 LONGEST_VALUE = 65_536
@@ -344,8 +344,7 @@ async def test_a_term_that_is_over_is_published_no_more(on: Nodes) -> None:
 @virtual
 async def test_a_term_that_is_over_at_once_is_never_published(on: Nodes) -> None:
     seen = listen(on.nodes[0])
-    async with on.locks.election("e").campaign("here"):
-        pass
+    await go_through(on.locks.election("e").campaign("here"))
     assert seen == ["acquire", "release"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import asynclock
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, virtual_single
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 
 @virtual_single
@@ -128,8 +128,7 @@ async def test_a_loss_ends_every_body(on: Nodes) -> None:
                         await on.locks.reentrant_lock("a").acquire()
     await other
     assert sorted(ended) == ["child", "inner"]
-    async with lock:
-        pass
+    await go_through(lock)
 
 
 # ---- which holds a task has ----------------------------------------------------------------------
@@ -188,8 +187,7 @@ async def test_only_what_lets_others_in_is_inherited(on: Nodes) -> None:
     closed, open_ = on.locks.reentrant_lock("a"), on.locks.reentrant_lock("a", inherit=True)
 
     async def enter(lock: asynclock.ReentrantLock) -> None:
-        async with lock.acquire(timeout=0):
-            pass
+        await go_through(lock.acquire(timeout=0))
 
     for outer, inner in ((closed, open_), (open_, closed)):
         async with outer:

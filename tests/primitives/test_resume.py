@@ -12,7 +12,7 @@ from asynclock import events
 from tests.cancel.stepping import cancelled_at
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual, virtual_four
 from tests.leftovers import left
-from tests.waiting import becomes, until
+from tests.waiting import becomes, go_through, until
 
 
 async def detached(on: Nodes, name: str = "a", **settings: Any) -> tuple[asynclock.Lease, bytes]:
@@ -154,8 +154,7 @@ async def test_what_comes_along(on: Nodes) -> None:
         assert await lease.check()
     assert (await on.locks.inspect("a")).rests
     assert await on.locks.lock("a").try_acquire() is None
-    async with on.locks.lock("a", timeout=60):
-        pass
+    await go_through(on.locks.lock("a", timeout=60))
     _, ticket = await detached(on)
     assert (await on.locks.resume(ticket, ttl=5, renew=False)).ttl == 5
     with pytest.raises(TypeError, match="timeout"):

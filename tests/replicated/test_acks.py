@@ -6,7 +6,7 @@ import asynclock
 from asynclock.testing import Replicated
 from tests.replicated.conftest import Connect
 from tests.tables.inside import renew_now
-from tests.waiting import becomes, refused, until
+from tests.waiting import becomes, go_through, refused, until
 
 
 async def left(group: Replicated) -> list[str]:
@@ -74,8 +74,7 @@ async def test_whatever_the_timeout_the_missing_acknowledgements_are_told(
 ) -> None:
     """The last attempt is cut in the middle of its WAIT, which is not what went wrong."""
     locks = connect(*group.addresses, acks=2, restart_guard=False)
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
     await group.replicas[0].freeze()
     with pytest.raises(asynclock.QuorumUnavailableError) as caught:
         await locks.lock("a").acquire(timeout=timeout)

@@ -21,7 +21,7 @@ from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
 from tests.replicated.topologies import Topologies
 from tests.tables.inside import named_by_watchers
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 DEAD = "127.0.0.9"
 MUTE = "127.0.0.10"
@@ -129,8 +129,7 @@ async def test_the_second_address_serves_if_the_first_is_dead(
 ) -> None:
     names.addresses = (dead, "127.0.0.1")
     locks = connect(*urls, restart_guard=False)
-    async with locks.lock("a", timeout=10):
-        pass
+    await go_through(locks.lock("a", timeout=10))
     await locks.aclose()
 
 
@@ -142,8 +141,7 @@ async def test_a_look_up_outlives_an_attempt_to_connect(
     await comes_to_say(
         locks, r"the look-up of node\.test has no result within node_timeout=0\.25 s"
     )
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
     # Once for each connection: a primary of a Cluster also reports the view.
     assert all(times <= 2 for times in Counter(names.asked).values()), names.asked
     await locks.aclose()

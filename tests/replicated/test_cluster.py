@@ -23,7 +23,7 @@ from asynclock.testing import (
 )
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
-from tests.waiting import becomes, refused
+from tests.waiting import becomes, go_through, refused
 
 SLOTS = 16_384
 
@@ -54,8 +54,7 @@ async def holder(server: LocalServer, name: str) -> str | None:
 @pytest.mark.parametrize("name", ["a{b}c", "{", "{}", "a}b", "{{a}}", "ä ö", ":fence:"])
 async def test_any_name_is_in_one_slot(cluster: RedisCluster, connect: Connect, name: str) -> None:
     here, there = (connect(*cluster.addresses, restart_guard=False) for _ in range(2))
-    async with there.lock(name, timeout=20):
-        pass
+    await go_through(there.lock(name, timeout=20))
     async with here.lock(name, timeout=20) as lease:
         assert lease.held
         assert await refused(there.lock(name))

@@ -13,7 +13,7 @@ from tests.access.test_acl import minimal
 from tests.replicated.conftest import Connect
 from tests.replicated.test_acks import calls
 from tests.replicated.topologies import Topologies
-from tests.waiting import becomes
+from tests.waiting import becomes, go_through
 
 
 @pytest_asyncio.fixture
@@ -46,12 +46,10 @@ async def test_replicas_are_not_waited_for_until_they_speak_unasked(
     before = await calls(saving, "waitaof")
     cycles = 20
     async with asyncio.timeout(50):
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         began = asyncio.get_running_loop().time()
         for _ in range(cycles):
-            async with locks.lock("a"):
-                pass
+            await go_through(locks.lock("a"))
     # They speak once a second by themselves.
     assert asyncio.get_running_loop().time() - began < 0.8 * cycles
     assert await calls(saving, "waitaof") - before >= cycles
@@ -80,8 +78,7 @@ async def none_saved(locks: asynclock.LockManager, cause: str) -> None:
 
 async def test_what_is_not_saved_is_no_grant(saving: Replicated, connect: Connect) -> None:
     locks = connect(*saving.addresses, durable=True, restart_guard=False, **LONG)
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
     await saving.primary.command("CONFIG", "SET", "appendfsync", "no")
     await none_saved(locks, "it had not saved the grant to disk within 0.5 s")
 
@@ -90,14 +87,12 @@ async def test_a_replica_that_keeps_nothing_has_not_saved_it(
     saving: Replicated, connect: Connect
 ) -> None:
     locks = connect(*saving.addresses, acks="all", durable=True, restart_guard=False, **LONG)
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
     forgetful: LocalServer = saving.replicas[0]
     await forgetful.command("CONFIG", "SET", "appendonly", "no")
     await none_saved(locks, "1 of 2 replicas saved the grant within 0.5 s")
     enough = connect(*saving.addresses, acks=1, durable=True, restart_guard=False)
-    async with enough.lock("a", timeout=20):
-        pass
+    await go_through(enough.lock("a", timeout=20))
 
 
 async def test_the_right_it_needs(connect: Connect) -> None:
@@ -105,8 +100,7 @@ async def test_the_right_it_needs(connect: Connect) -> None:
     async with Replicated(1, aof=True, users=users, binary=server_with_waitaof()) as group:
         url = group.primary.url_for("locks", "secret")
         allowed = connect(url, acks=1, durable=True, restart_guard=False)
-        async with allowed.lock("a", timeout=20):
-            pass
+        await go_through(allowed.lock("a", timeout=20))
         await group.primary.command("ACL", "SETUSER", "locks", "-waitaof")
         forbidden = connect(url, acks=1, durable=True, restart_guard=False)
         with pytest.raises(asynclock.ConfigurationError, match="waitaof"):

@@ -11,7 +11,7 @@ import asynclock
 from asynclock.testing import FaultProxy, SentinelGroup, until
 from tests.replicated.conftest import Connect
 from tests.replicated.topologies import Topologies
-from tests.waiting import refused
+from tests.waiting import go_through, refused
 
 
 async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Connect) -> None:
@@ -136,8 +136,7 @@ async def test_sentinels_and_servers_with_logins(topologies: Topologies, connect
     with pytest.raises(asynclock.ConfigurationError, match="NOAUTH"):
         await connect(address).lock("a").acquire(timeout=20)
     locks = connect(f"{address}?sentinel_password=y%26z%3D", acks=1, restart_guard=False)
-    async with locks.lock("a", timeout=20):
-        pass
+    await go_through(locks.lock("a", timeout=20))
 
 
 async def test_three_groups_are_three_nodes(topologies: Topologies, connect: Connect) -> None:

@@ -24,12 +24,8 @@ FAULTS: dict[str, Fault] = {}
 AMNESIA = ("kill_node", "flush_node", "come_back_durable", "flap_node", "restart_in_turn")
 """Where fences rest on counters alone, these must not be lost."""
 ALONE = (
-    "restart_in_turn",
-    "stand_still",
-    "forget_one_node",
-    "jump_any_clock",
-    "freeze_after_a_body",
-    "step_clock_again_and_again",
+    *("restart_in_turn", "stand_still", "forget_one_node", "jump_any_clock"),
+    *("freeze_after_a_body", "step_clock_again_and_again"),
 )
 """Only where a plan asks for them."""
 

@@ -8,15 +8,8 @@ from tests.simulation.world import Nature
 EVERYTHING = tuple(kind for kind in FAULTS if kind not in ALONE)
 STEPS = "step_clock_again_and_again"
 MINORITY = (
-    "freeze_node",
-    "forget_one_node",
-    "cut_connections",
-    "partition",
-    "ring",
-    "slow",
-    "lose_replies",
-    "freeze_process",
-    "flush_scripts",
+    *("freeze_node", "forget_one_node", "cut_connections", "partition", "ring", "slow"),
+    *("lose_replies", "freeze_process", "flush_scripts"),
 )
 """Faults of fewer than half of the nodes."""
 BRIEF_LEASES = {"ttl": 0.8, "max_ttl": 0.8, "node_timeout": 0.2}

@@ -13,7 +13,7 @@ from asynclock.testing import (
     ServerReplyError,
     ServerStartError,
 )
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 INFO, SENTINEL = "INFO replication", "SENTINEL {} main".format
 NAMED = SENTINEL("GET-MASTER-ADDR-BY-NAME")
@@ -301,8 +301,7 @@ async def test_servers_of_a_deployment_that_does_not_begin_are_ended() -> None:
         else:
             played.all[2].replies["REPLICAOF h 1"] = GONE
         with pytest.raises(ServerStartError if step == "start" else ServerReplyError):
-            async with played.group:
-                pass
+            await go_through(played.group)
         assert all(server.closed for server in played.group.servers)
 
 

@@ -11,7 +11,7 @@ from asynclock.events import Acquired, Released
 from asynclock.testing import busy, freeze, lose, memory_node, run_virtual, thaw
 from tests.docs.blocks import ROOT, python_blocks
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 PAGE = ROOT / "docs" / "testing.md"
 
@@ -133,8 +133,7 @@ async def test_a_rival_has_its_own_addresses_and_settings() -> None:
             assert lease.ttl == 20
         for addresses, settings in ((("memory://",), {}), ((), {"ttl": 5})):
             with pytest.raises(ConfigurationError, match="has its nodes and settings already"):
-                async with busy("a", locks, *addresses, **settings):
-                    pass
+                await go_through(busy("a", locks, *addresses, **settings))
 
 
 @in_virtual_time

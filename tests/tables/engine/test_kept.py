@@ -14,7 +14,7 @@ from asynclock.testing import LocalServer
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 from tests.patient import connect_to as connect
 from tests.tables.inside import names_in_use
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, go_through, until
 
 
 async def test_a_dropped_manager_is_told(asynclock_nodes: list[LocalServer]) -> None:
@@ -22,8 +22,7 @@ async def test_a_dropped_manager_is_told(asynclock_nodes: list[LocalServer]) -> 
     del locks  # never used: there is nothing to close
     gc.collect()
     locks = connect(asynclock_nodes)
-    async with locks.lock("a"):
-        pass
+    await go_through(locks.lock("a"))
     engine = locks._engine
     with pytest.warns(ResourceWarning, match="LockManager on .* dropped without being closed"):
         del locks
@@ -115,8 +114,7 @@ async def test_a_task_remembers_no_holds_that_have_ended(on: Nodes) -> None:
     async with on.connect() as others:
         for number in range(20):
             for locks in (on.locks, others):
-                async with locks.reentrant_lock(str(number), inherit=True):
-                    pass
+                await go_through(locks.reentrant_lock(str(number), inherit=True))
         async with on.locks.reentrant_lock("a", inherit=True):
             assert len(_inherited.get()) == 1
             async with others.reentrant_lock("b", inherit=True):

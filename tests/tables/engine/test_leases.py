@@ -27,7 +27,7 @@ from tests.tables.engine.told import (
     outcome,
     yes,
 )
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 GONE = "the nodes no longer held it for us when it was released"
 NO_LONGER = "the nodes no longer hold it for us"
@@ -101,8 +101,7 @@ async def test_a_node_that_refuses_is_complained_of_once(
     on.tell("acquire", (yes(),) * 3)
     on.tell("release", (error(text), DONE, error(text)))
     for _ in range(3):
-        async with on.locks.lock("a"):
-            pass
+        await go_through(on.locks.lock("a"))
     ours = [one.getMessage() for one in caplog.records if one.name == "asynclock"]
     assert [one[: len(told)] for one in ours] == [told]
 
@@ -250,8 +249,7 @@ async def test_a_node_that_forgot_a_key_is_sent_the_owners_acquire_again(
 ) -> None:
     """With the highest fence as its floor, past all who wait; once for each loss."""
     async with on.connect(restart_guard=guard) as locks:
-        async with locks.lock("warm"):
-            pass
+        await go_through(locks.lock("warm"))
         await asyncio.sleep(0.1)
         on.nodes[2].flush()
         await until(lambda: locks.nodes()[2].state == ("quarantined" if guard else "up"))

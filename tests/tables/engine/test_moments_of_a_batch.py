@@ -19,7 +19,7 @@ from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
 from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of
 from tests.engine.virtual_nodes import TTL, Nodes, virtual
-from tests.waiting import until
+from tests.waiting import go_through, until
 
 Act = Callable[[Nodes, list[Any], list[asyncio.Task[Any]]], None]
 """What happens: to the manager, to calls that were begun by hand, or to the tasks of others."""
@@ -146,8 +146,7 @@ async def test_a_batch_is_sent_when_it_is_full_or_its_task_seems_to_be_alone(on:
     await asyncio.sleep(0.1)
     assert nodes.singles == 0
     for _ in range(ALONE):
-        async with on.locks.lock("x"):
-            pass
+        await go_through(on.locks.lock("x"))
     call = on.locks.lock("a").acquire()
     call.send(None)
     assert (nodes.undecided, nodes.unsent) == (1, [])
@@ -177,8 +176,7 @@ async def test_what_another_thread_wants_done_wakes_an_idle_loop() -> None:
     done = asyncio.Event()
     slow = {"node_timeout": 60.0, "ttl": 1000.0, "max_ttl": 1000.0}  # so that no timer wakes it
     async with asynclock.connect("memory://idle", **slow) as locks:
-        async with locks.lock("a"):
-            pass
+        await go_through(locks.lock("a"))
         thread = threading.Timer(0.1, locks._engine.soon, [done.set])
         thread.start()
         began = time.monotonic()

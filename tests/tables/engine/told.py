@@ -1,17 +1,15 @@
 """Nodes in memory that reply what a row says, and what they were sent. In virtual time."""
 
 import asyncio
-import inspect
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import asynclock
-from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryClient, MemoryNode, encode
 from asynclock.testing.memory.commands import ReplyError
-from tests.engine.virtual_nodes import LONGEST, Nodes, Way
+from tests.engine.virtual_nodes import LONGEST, Nodes, Way, as_test
 from tests.tables.inside import now, seed, unfinished
 
 
@@ -196,13 +194,7 @@ def on_told(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
                 node.script.clear()
         assert unfinished(locks) == (0, [])
 
-    def test(**given: Any) -> None:
-        run_virtual(play(given))
-
-    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
-    _, *parameters = inspect.signature(scenario).parameters.values()
-    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return test
+    return as_test(scenario, play)
 
 
 async def outcome(call: Any) -> tuple[Any, float]:
