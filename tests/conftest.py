@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import asynclock
-from asynclock.testing import plugin
+from asynclock.testing import LocalServer, plugin
 from tests import patient
 
 Connect = Callable[..., asynclock.LockManager]
@@ -97,6 +97,11 @@ async def connecting() -> AsyncIterator[Connect]:
 
     yield make
     await asyncio.gather(*(locks.aclose() for locks in made))
+
+
+@pytest.fixture
+def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
+    return [node.url for node in asynclock_nodes]
 
 
 @pytest.fixture(scope="session")

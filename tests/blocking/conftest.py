@@ -6,16 +6,10 @@ from typing import Any
 import pytest
 
 from asynclock import blocking
-from asynclock.testing import LocalServer
 
 TTL = 60.0
 """Seconds: longer than any test, so a name is free only because it was released."""
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL, "node_timeout": 2.0, "restart_guard": False}
-
-
-@pytest.fixture
-def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
-    return [node.url for node in asynclock_nodes]
 
 
 @pytest.fixture

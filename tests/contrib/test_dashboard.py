@@ -12,7 +12,7 @@ import pytest
 import asynclock
 from asynclock.contrib.dashboard import dashboard, snapshots
 from asynclock.errors import ConfigurationError
-from asynclock.testing import LocalServer, lose
+from asynclock.testing import lose
 from tests.cli.schema import check
 from tests.contrib.apps import PATIENT, TOKEN, client_for, memory, serving
 from tests.waiting import becomes, until, waits
@@ -248,8 +248,7 @@ async def test_a_picture_as_a_whole(locks: asynclock.LockManager) -> None:
     }""")
 
 
-async def test_who_waits_in_other_processes(asynclock_nodes: list[LocalServer]) -> None:
-    urls = [node.url for node in asynclock_nodes]
+async def test_who_waits_in_other_processes(urls: list[str]) -> None:
     async with (
         asynclock.connect(*urls, **PATIENT, label=LABEL) as locks,
         asynclock.connect(*urls, **PATIENT, label="there:2") as there,
@@ -361,9 +360,8 @@ async def test_a_lock_is_found_by_its_name_its_part_and_its_holder(
     assert parts == [(lease.part, True)]
 
 
-async def test_a_quarantined_node_is_never_up(asynclock_nodes: list[LocalServer]) -> None:
+async def test_a_quarantined_node_is_never_up(urls: list[str]) -> None:
     """A fresh server may have forgotten what it granted: `serve` says so, as services see it."""
-    urls = [node.url for node in asynclock_nodes]
     async with asynclock.connect(*urls, ttl=3600.0, max_ttl=3600.0) as locks:
         async with client_for(locks) as client:
             state = (await client.get("/state")).json()
@@ -374,11 +372,10 @@ async def test_a_quarantined_node_is_never_up(asynclock_nodes: list[LocalServer]
 
 @pytest.mark.parametrize("busy", [True, False], ids=["new locks", "one that is renewed"])
 async def test_settings_that_differ_are_no_red_alarm(
-    asynclock_nodes: list[LocalServer], monkeypatch: pytest.MonkeyPatch, *, busy: bool
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, *, busy: bool
 ) -> None:
     """New servers have no vote by the page's settings, and by those of the services they have."""
     monkeypatch.setattr(snapshots, "FRESH", 0.01)
-    urls = [node.url for node in asynclock_nodes]
     async with (
         asynclock.connect(*urls, max_ttl=3600.0) as locks,
         client_for(locks) as client,
@@ -406,12 +403,11 @@ async def test_settings_that_differ_are_no_red_alarm(
     ],
 )
 async def test_settings_of_the_services_that_differ_are_named(
-    asynclock_nodes: list[LocalServer],
+    urls: list[str],
     settings: dict[str, Any],
     found: list[str],
     doubts: list[str],
 ) -> None:
-    urls = [node.url for node in asynclock_nodes]
     async with (
         asynclock.connect(*urls, **PATIENT, prefix="other:") as services,
         services.lock("jobs"),

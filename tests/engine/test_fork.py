@@ -57,8 +57,8 @@ async def test_a_child_that_leaves_its_blocks_releases_nothing(
     sys.version_info >= (3, 14),
     reason="from Python 3.14 on, asyncio does not let a forked child leave the event loop",
 )
-async def test_nor_does_one_that_leaves_the_event_loop(asynclock_nodes: list[LocalServer]) -> None:
-    (parent,) = await said("exits", *(node.url for node in asynclock_nodes))
+async def test_nor_does_one_that_leaves_the_event_loop(urls: list[str]) -> None:
+    (parent,) = await said("exits", *urls)
     assert parent == {"child": 7, **UNTOUCHED}
 
 

@@ -4,12 +4,10 @@ import asyncio
 import time
 
 import asynclock
-from asynclock.testing import LocalServer
 from tests.conftest import Connect
 
 
-async def test_a_blocked_loop_makes_no_outage(asynclock_nodes: list[LocalServer]) -> None:
-    urls = [node.url for node in asynclock_nodes]
+async def test_a_blocked_loop_makes_no_outage(urls: list[str]) -> None:
     async with asynclock.connect(*urls, restart_guard=False, node_timeout=0.4) as locks:
 
         async def work(number: int) -> None:
@@ -32,11 +30,8 @@ async def test_a_blocked_loop_makes_no_outage(asynclock_nodes: list[LocalServer]
         assert locks.statistics().lost == 0
 
 
-async def test_nodes_are_not_down_because_we_stood(
-    asynclock_nodes: list[LocalServer], connecting: Connect
-) -> None:
+async def test_nodes_are_not_down_because_we_stood(urls: list[str], connecting: Connect) -> None:
     """Each step of a handshake takes a round of the loop, and each round comes late."""
-    urls = [node.url for node in asynclock_nodes]
     locks = connecting(*urls, restart_guard=False, node_timeout=0.25)
     asked = asyncio.ensure_future(locks.lock("a").try_acquire())
     for _ in range(4):

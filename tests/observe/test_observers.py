@@ -92,11 +92,6 @@ def otel() -> Otel:
 
 
 @pytest.fixture
-def urls(asynclock_nodes: list[LocalServer]) -> list[str]:
-    return [node.url for node in asynclock_nodes]
-
-
-@pytest.fixture
 async def locks(urls: list[str], otel: Otel) -> AsyncIterator[asynclock.LockManager]:
     async with asynclock.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
         yield locks
@@ -470,13 +465,12 @@ async def rejected(locks: asynclock.LockManager) -> bool:
 
 
 async def test_a_node_that_the_record_refuses_counts_as_voting_and_its_acquires_not_at_all(
-    asynclock_nodes: list[LocalServer], otel: Otel, caplog: pytest.LogCaptureFixture
+    urls: list[str], otel: Otel, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SETTINGS, "ttl": 8.0, "max_ttl": 8.0}
-    first = asynclock_nodes[0]
-    async with asynclock.connect(first.url, **settings, observers=[otel.telemetry]) as locks:
+    async with asynclock.connect(urls[0], **settings, observers=[otel.telemetry]) as locks:
         await locks.ready()
-        async with Fleet(*(node.url for node in asynclock_nodes), **settings) as fleet:
+        async with Fleet(*urls, **settings) as fleet:
             await fleet.record(force=True)
         await until(partial(rejected, locks), "the record refuses the client")
         with pytest.raises(asynclock.ConfigurationError, match="the fleet uses"):
