@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import inspect
 import io
 import logging
 import os
@@ -232,13 +233,14 @@ async def connected(node: LocalServer, wanted: int) -> None:
 
 # ---- the program in this process -----------------------------------------------------------------
 NODES = ("memory://a", "memory://b", "memory://c")
-Scene = Callable[[], contextlib.AbstractAsyncContextManager[object]]
+Prepare = Callable[[], Coroutine[Any, Any, None]]
+Scene = Prepare | Callable[[], contextlib.AbstractAsyncContextManager[object]]
 
 
 class Here:
     """Runs the program in this process, on nodes in memory and in virtual time.
 
-    What `scene` makes of the nodes lasts while the program runs.
+    `scene` makes something of the nodes first; what it enters lasts while the program runs.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +262,9 @@ class Here:
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         async def play() -> Any:
-            async with self._scene():
+            async with contextlib.AsyncExitStack() as stack:
+                scene: Any = self._scene()
+                await (scene if inspect.isawaitable(scene) else stack.enter_async_context(scene))
                 began = asyncio.get_running_loop().time()
                 try:
                     return await work

@@ -44,8 +44,7 @@ class Plant:
     way: float = 0.0
     """Seconds that each way takes."""
 
-    @contextlib.asynccontextmanager
-    async def __call__(self) -> AsyncIterator[None]:
+    async def __call__(self) -> None:
         for name in set(self.nodes):
             node = memory_node(name)
             first = name == self.nodes[0]
@@ -55,7 +54,6 @@ class Plant:
                 slow(node, self.way)
             if name in self.away:
                 node.kill()
-        yield
 
 
 def answers(node: MemoryNode, plant: Plant) -> None:
@@ -682,11 +680,9 @@ RECORDS: dict[str, tuple[Any, Plant, list[str]]] = {
 def test_what_is_said_of_a_record(case: str, here: Here) -> None:
     scene, plant, wanted = RECORDS[case]
 
-    @contextlib.asynccontextmanager
-    async def recorded() -> AsyncIterator[None]:
+    async def recorded() -> None:
         await scene(plant)
-        async with plant():
-            yield
+        await plant()
 
     ended = doctor(here, plant, "--json", scene=recorded)
     matches(found(ended), wanted)
@@ -878,11 +874,11 @@ def test_each_primitive_is_used_and_its_keys_are_deleted(here: Here) -> None:
 
     @contextlib.asynccontextmanager
     async def noted() -> AsyncIterator[None]:
-        async with Plant()():
-            node = memory_node("localhost")
-            instead(node, lambda words: said.append(tuple(words)))
-            yield
-            assert await node.command("KEYS", "*") == ["shop::#primary"], "of the guard"
+        await Plant()()
+        node = memory_node("localhost")
+        instead(node, lambda words: said.append(tuple(words)))
+        yield
+        assert await node.command("KEYS", "*") == ["shop::#primary"], "of the guard"
 
     here("doctor", "--node", "memory://localhost", "--prefix", "shop:", scene=noted)
     found: dict[str, list[str]] = {}

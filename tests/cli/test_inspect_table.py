@@ -16,7 +16,7 @@ from asynclock.testing import memory_node
 from asynclock.testing.memory.commands import ReplyError
 from tests.engine.virtual_nodes import instead
 
-from .conftest import NODES, Here, Scene
+from .conftest import NODES, Here, Prepare, Scene
 
 FENCE = 1_700_000_000_000_000
 """A fence that began at a moment of 2023."""
@@ -46,24 +46,21 @@ def scene(play: Callable[[Locks], Any], **settings: Any) -> Scene:
     return made
 
 
-def kept(*commands: Sequence[Any], count: int = 3) -> Scene:
+def kept(*commands: Sequence[Any], count: int = 3) -> Prepare:
     """Nodes that each executed these commands."""
 
-    @contextlib.asynccontextmanager
-    async def made() -> AsyncIterator[None]:
+    async def made() -> None:
         for url in nodes(count):
             for words in commands:
                 await memory_node(url).command(*words)
-        yield
 
     return made
 
 
-def say(owners: str, label: str | None = None, left: int | None = 4000) -> Scene:
+def say(owners: str, label: str | None = None, left: int | None = 4000) -> Prepare:
     """Nodes that keep these owners of `x`, a letter each; "." is free, "?" is silent."""
 
-    @contextlib.asynccontextmanager
-    async def made() -> AsyncIterator[None]:
+    async def made() -> None:
         for url, one in zip(nodes(len(owners)), owners, strict=True):
             if one == "?":
                 memory_node(url).freeze()
@@ -72,7 +69,6 @@ def say(owners: str, label: str | None = None, left: int | None = 4000) -> Scene
                 owner = f"{one * 32}:{label or f'web-{one}:7'}"
                 await memory_node(url).command("SET", "asynclock:x", owner, *ttl)
                 await memory_node(url).command("SET", "asynclock:x:#fence", FENCE + ord(one))
-        yield
 
     return made
 
@@ -414,12 +410,10 @@ def test_who_waits_and_who_is_told_already(owner: list[Any], here: Here) -> None
 
 
 def test_a_queue_that_a_minority_tells_is_no_order(here: Here) -> None:
-    @contextlib.asynccontextmanager
-    async def outage() -> AsyncIterator[None]:
-        async with kept(OWNER, *waiting(2))():
-            for url in NODES[1:]:
-                memory_node(url).freeze()
-            yield
+    async def outage() -> None:
+        await kept(OWNER, *waiting(2))()
+        for url in NODES[1:]:
+            memory_node(url).freeze()
 
     ended = here(*asked("inspect", "x"), scene=outage)
     assert ended.status == 69
@@ -479,14 +473,12 @@ def test_the_queues_of_a_kind_come_in_the_order_of_its_declaration(here: Here) -
 def test_a_ticket_that_most_nodes_lack_is_left_out(
     naming: int, silent: int, found: int, here: Here
 ) -> None:
-    @contextlib.asynccontextmanager
-    async def given() -> AsyncIterator[None]:
+    async def given() -> None:
         for url in NODES[:naming]:
             for words in waiting(1):
                 await memory_node(url).command(*words)
         for url in NODES[3 - silent :]:
             memory_node(url).freeze()
-        yield
 
     shown = json.loads(here(*asked("inspect", "--all", "--json"), scene=given).out)
     assert len(shown["waiting"].get("x", ())) == found
@@ -549,13 +541,11 @@ def test_the_last_change_of_a_state_counts_once_a_quorum_knows_it(
 ) -> None:
     """Nodes may have the same value and not know the last change."""
 
-    @contextlib.asynccontextmanager
-    async def given() -> AsyncIterator[None]:
+    async def given() -> None:
         for url, n in zip(NODES, numbers, strict=True):
             key = "asynclock:bell:#event"
             await memory_node(url).command("HSET", key, "accepted", n, "value", "set")
             await memory_node(url).command("PEXPIRE", key, 5000 + 1000 * n)
-        yield
 
     row = table(here(*asked("inspect", "--all"), scene=given).out)[1]
     assert row[-3:] == ["8.0 s", support, "set" if agreed else "set, no quorum"]
@@ -597,11 +587,9 @@ def test_a_command_that_fails_hides_no_other_locks(here: Here) -> None:
     """The owners of many locks are asked for in several commands."""
     commands = [("SET", f"asynclock:{n}", "o:h:1", "PX", 60_000) for n in range(120)]
 
-    @contextlib.asynccontextmanager
-    async def given() -> AsyncIterator[None]:
-        async with kept(*commands, count=1)():
-            refusing("a", (b"EVALSHA",), "OOM once", times=1)
-            yield
+    async def given() -> None:
+        await kept(*commands, count=1)()
+        refusing("a", (b"EVALSHA",), "OOM once", times=1)
 
     shown = json.loads(here(*asked("inspect", "--all", "--json", count=1), scene=given).out)
     assert "OOM once" in shown["errors"]["memory://a"]
@@ -659,13 +647,11 @@ def test_a_node_that_stops_answering_during_a_survey_is_named(here: Here) -> Non
 def test_what_missing_nodes_mean(dead: str, fresh: str, said: str | None, here: Here) -> None:
     count = int(said.split()[2]) if said else 3
 
-    @contextlib.asynccontextmanager
-    async def given() -> AsyncIterator[None]:
+    async def given() -> None:
         for name in dead:
             memory_node(name).kill()
         for name in fresh:
             memory_node(name).born_ago(1.0)
-        yield
 
     line = here(*asked("top", "--once", count=count), scene=given).out.splitlines()[0]
     assert line.startswith(said or "node  ")

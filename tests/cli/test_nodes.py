@@ -1,12 +1,11 @@
 """`asynclock nodes`: the record, steps, and what `doctor` says of them."""
 
 import asyncio
-import contextlib
 import json
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +124,7 @@ class Scene:
         self.listed = reply
         return self
 
-    @contextlib.asynccontextmanager
-    async def __call__(self) -> AsyncIterator[None]:
+    async def __call__(self) -> None:
         for step in self.steps:
             await self.play(step)
         for url in self.forget:
@@ -137,7 +135,6 @@ class Scene:
             memory_node(url).kill()
         for url in self.mute:
             memory_node(url).freeze()
-        yield
 
     async def play(self, step: str) -> None:
         waiting = asyncio.Event()
