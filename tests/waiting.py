@@ -68,6 +68,12 @@ def until_in_thread(condition: Callable[[], object], *, timeout: float = PATIENC
         time.sleep(0.005)
 
 
+async def call_off(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def go_through(lock: Any) -> None:
     """Enter a lock, or what else can be entered, and leave it at once."""
     async with lock:

@@ -15,7 +15,7 @@ from asynclock.errors import ConfigurationError
 from asynclock.testing import lose
 from tests.cli.schema import check
 from tests.contrib.apps import PATIENT, TOKEN, client_for, memory, serving
-from tests.waiting import becomes, until, waits
+from tests.waiting import becomes, call_off, until, waits
 
 LABEL = "host:1:<b>label</b>"
 CLIENT = ("127.0.0.1", 1)
@@ -265,8 +265,7 @@ async def test_who_waits_in_other_processes(urls: list[str]) -> None:
 
         state = await until(shown, "the waiter is on the page")
         both = (await client.get("/state")).json()
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        await call_off(waiting)
     (one,) = state["locks"]
     assert (one["name"], one["waiting"]) == ("a", 1)
     assert 0 <= one["waited"] <= state["longest"] + 1

@@ -19,7 +19,7 @@ from asynclock.contrib.fastapi import Locked
 from asynclock.testing import busy
 from tests.contrib.apps import Witness, fastapi_app, serving, with_locks
 from tests.contrib.conftest import Start
-from tests.waiting import becomes, until
+from tests.waiting import becomes, call_off, until
 
 CLIENTS = 200
 
@@ -176,8 +176,7 @@ async def test_a_client_that_goes_while_its_socket_waits_for_the_lock_leaves_the
 
             asking = asyncio.create_task(connect())
             await becomes(lambda: locks.statistics().waiting, 1)
-            asking.cancel()
-            await asyncio.wait([asking])
+            await call_off(asking)
         await becomes(lambda: locks.statistics().waiting, 0)
     assert not entered
 
@@ -206,8 +205,7 @@ async def test_a_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixtu
         async with ClientSession() as client:
             asking = asyncio.create_task(client.get(url))
             await asyncio.wait_for(inside.wait(), 30)
-            asking.cancel()
-            await asyncio.wait([asking])
+            await call_off(asking)
         await becomes(lambda: answers, [499])
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

@@ -12,7 +12,7 @@ import pytest
 import asynclock
 from asynclock.testing import LocalServer, Replicated, until
 from tests import patient
-from tests.waiting import PATIENCE, becomes, go_through
+from tests.waiting import PATIENCE, becomes, call_off, go_through
 
 Close = Callable[[asynclock.LockManager], Awaitable[None]]
 
@@ -82,8 +82,7 @@ async def test_what_a_given_up_acquire_may_have_got_is_given_back() -> None:
 
             await until(granted, "the primary has granted")
             # Make the server block the connection for a second from now on.
-            trying.cancel()
-            await asyncio.wait([trying])
+            await call_off(trying)
         assert await group.primary.command("EXISTS", "asynclock:a", "asynclock:warm") == 0
 
 

@@ -16,7 +16,7 @@ from asynclock.testing.memory import MemoryNode
 from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking, start, virtual
 from tests.tables.inside import chance, now
-from tests.waiting import go_through, in_virtual_time
+from tests.waiting import call_off, go_through, in_virtual_time
 
 NODE_TIMEOUT = 0.5
 TRIP = 0.35
@@ -263,5 +263,4 @@ async def test_outages_of_one_call_are_not_added_up(on: Nodes) -> None:
         on.thaw("bc")
     await asyncio.sleep(1)
     assert not waiting.done()
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await call_off(waiting)

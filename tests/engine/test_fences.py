@@ -7,7 +7,7 @@ import pytest
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import COUNTER, Nodes, Way, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import call_off, in_virtual_time, until
 
 BLOCK = 1024
 """Number of fences that a process reserves at once."""
@@ -23,8 +23,7 @@ async def test_a_cancelled_strict_successor_leaves_no_fence_to_the_next(on: Node
         await first.release()
         for _ in range(steps):
             await asyncio.sleep(0)  # the doomed one is on its way to take over
-        doomed.cancel()
-        await asyncio.wait([doomed])
+        await call_off(doomed)
         if not doomed.cancelled():
             await doomed.result().release()
         lease = await waiting

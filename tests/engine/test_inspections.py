@@ -10,7 +10,7 @@ import asynclock
 from tests.engine.kinds import calls
 from tests.engine.virtual_nodes import KEY, Nodes, start, virtual
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 WANTED = calls("strict", "reentrant_lock", "multi_lock", "one of two", "several")
 
@@ -30,8 +30,7 @@ def test_a_waiter_of_each_kind_says_since_when_it_waits(kind: str) -> None:
             (first,) = shown.waiting
             assert (first.label, first.shared) == ("theirs", kind == "read")
             assert first.since == pytest.approx(began, abs=0.1)
-            waiting.cancel()
-            await asyncio.wait([waiting])
+            await call_off(waiting)
             assert held
 
     virtual(scenario)()

@@ -16,7 +16,7 @@ from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual
 from tests.leftovers import left
 from tests.tables.inside import sleeps
-from tests.waiting import HOUR, PATIENCE, waits
+from tests.waiting import HOUR, PATIENCE, call_off, waits
 
 Make = Callable[[asynclock.LockManager], Any]
 
@@ -108,8 +108,7 @@ async def test_a_party_that_was_cancelled_counts_no_longer(
         for rounds in ROUNDS[n]:
             call = asyncio.ensure_future(locks.barrier("a", 2).wait())
             await spin(rounds)
-            call.cancel()
-            await asyncio.wait([call])
+            await call_off(call)
             assert await locks.barrier("a", 2).waiting() == 0
             assert not await left(nodes)
 

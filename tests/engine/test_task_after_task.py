@@ -10,7 +10,7 @@ from asynclock import events
 from tests.engine.test_queue import in_its_turn
 from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, seconds_until, start, virtual
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 
 async def error(call: Any) -> Any:
@@ -272,8 +272,7 @@ async def test_a_turn_that_a_cancelled_waiter_has_got_goes_to_the_next(
     releasing = start(lease.release())
     for _ in range(steps):
         await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await call_off(waiting)
     if not waiting.cancelled():
         await waiting.result().release()
     assert await seconds_until(other.done) < NODE_TIMEOUT

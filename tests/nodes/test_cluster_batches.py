@@ -13,6 +13,7 @@ from tests.nodes.virtual_servers import (
     VirtualCluster,
     connect,
     key_of,
+    meeting,
     met,
     name_on,
     played_on,
@@ -52,8 +53,7 @@ async def owners(server: ClusterServer) -> list[str | None]:
 async def test_each_server_gets_its_names_at_once(cluster: VirtualCluster) -> None:
     """No matter how many servers there are, and none gets the name of another."""
     names = [name_on(shard, number=number) for number in range(3) for shard in range(3)]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         for operation in (b"acquire", b"release"):
             asked = [pieces(server, b"\r\n%s\r\n" % operation) for server in cluster.primaries]
             if operation == b"acquire":
@@ -85,8 +85,7 @@ async def test_an_odd_slot_delays_its_own_name_only(
         assert now() - began < 1.2
         return done
 
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         if odd == MOVED:
             cluster.tell(cluster.moved(SLOT, target), to=[target])
         source.odd[SLOT] = odd
@@ -109,8 +108,7 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent_again(
 ) -> None:
     """Its release was sent already."""
     source, target = cluster.primaries[:2]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         source.odd[SLOT], source.way.seconds = odd, 0.05
         doing = [start(locks.lock(name).acquire()) for name in NAMES]
         await asyncio.sleep(0.02)
@@ -131,8 +129,7 @@ async def test_its_redirect_is_no_fault_of_the_server(
     """Of an acquire that was given up meanwhile."""
     caplog.set_level(logging.INFO, "asynclock.nodes")
     source = cluster.primaries[0]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         source.odd[SLOT], source.way.seconds = odd, 0.05
         doing = [start(locks.lock(name).acquire()) for name in NAMES]
         await asyncio.sleep(0.02)
@@ -146,8 +143,7 @@ async def test_its_redirect_is_no_fault_of_the_server(
 @played_on(VirtualCluster)
 async def test_a_server_that_forgot_the_scripts_does_all_names(cluster: VirtualCluster) -> None:
     server = cluster.primaries[0]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         server.forget_scripts()
         leases = await asyncio.gather(*(locks.lock(name).acquire() for name in NAMES))
         assert await owners(server) == [lease.owner for lease in leases]
@@ -175,8 +171,7 @@ async def test_no_acquire_is_without_a_limit(cluster: VirtualCluster) -> None:
 async def test_no_acquire_is_without_a_limit_after_a_failover(cluster: VirtualCluster) -> None:
     """The clock of the new primary is not known yet."""
     server = cluster.primaries[0]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         cluster.spare.kill()
         cluster.tell(cluster.replaced(cluster.primaries[2], cluster.spare), epoch=2)
         await asyncio.sleep(3)
@@ -198,8 +193,7 @@ async def test_a_server_that_does_not_answer_may_have_an_heir(cluster: VirtualCl
     def admit(stream: Any, data: bytes) -> bool:
         return b"acquire" not in data
 
-    async with connect(cluster, **LONG, node_timeout=0.3) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG, node_timeout=0.3) as locks:
         before = looks()
         await until(lambda: looks() > before)
         server.way.admit = admit  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from tests.nodes.virtual_servers import (
     connect,
     kept,
     key_of,
-    met,
+    meeting,
     name_on,
     played_on,
     slot_of,
@@ -130,8 +130,7 @@ async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
 ) -> None:
     """The new server pushes nothing to a connection that asked for it elsewhere."""
     server = cluster.primaries[0]
-    async with connect(cluster, **LONG) as here, connect(cluster, **LONG) as there:
-        await met(there)
+    async with meeting(cluster, **LONG) as here, connect(cluster, **LONG) as there:
         await here.lock(NAME).acquire()
         waiting = start(there.lock(NAME).acquire())
         await asyncio.sleep(5)
@@ -171,8 +170,7 @@ async def test_a_deleted_key_is_noticed_before_all_servers_are_met(cluster: Virt
 async def test_a_view_is_read_about_once_a_second(cluster: VirtualCluster) -> None:
     """Also after somebody wanted one sooner, which takes a moment each time."""
     server = cluster.primaries[0]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         server.odd[slot_of(NAME)] = "CLUSTERDOWN Hash slot not served"
         before = looks(server)
         for _ in range(100):
@@ -192,8 +190,7 @@ async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
     cluster: VirtualCluster, why: str
 ) -> None:
     old, watcher, other = cluster.primaries
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster):
         await asyncio.sleep(3)
         if why == "dead":
             old.kill()
@@ -207,8 +204,7 @@ async def test_while_a_primary_may_have_been_replaced_the_view_is_read_often(
 @played_on(VirtualCluster)
 async def test_a_slot_that_nobody_serves_is_waited_for(cluster: VirtualCluster) -> None:
     whole = cluster.shards
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         cluster.tell(cluster.without(slot_of(NAME)), epoch=2)
         await asyncio.sleep(1.1)
         with pytest.raises(asynclock.QuorumUnavailableError, match="no server has its slot"):
@@ -284,8 +280,7 @@ async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
 @played_on(VirtualCluster, replicas=2)
 async def test_a_primary_that_most_others_do_not_name_is_not_used(cluster: VirtualCluster) -> None:
     """Its own replicas may name it: they are cut off together with it."""
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         for server in cluster.primaries[1:]:
             server.kill()
         await asyncio.sleep(2.1)
@@ -301,8 +296,7 @@ async def test_a_new_primary_is_asked_once_most_others_confirm_it(
     """A call waits for that: most servers may know it a moment later. Until then, no mark."""
     shards = cluster.replaced(cluster.primaries[0], cluster.spare)
     cause = "spare:7000: only 1 of 3 primaries confirm it as a primary"
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         cluster.tell(shards, epoch=2, to=[cluster.primaries[1]])
         await until(lambda: cluster.spare.connections, every=0.001)
         waiting = start(locks.lock(NAME).try_acquire())
@@ -334,8 +328,7 @@ async def test_a_demoted_primary_is_replaced_soon_and_no_mistake(cluster: Virtua
 @played_on(VirtualCluster)
 async def test_a_frozen_server_does_not_make_the_others_doubtful(cluster: VirtualCluster) -> None:
     """However long a node timeout is, two looks end while the last confirmation counts."""
-    async with connect(cluster, node_timeout=8.0, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, node_timeout=8.0, **LONG) as locks:
         cluster.primaries[2].freeze()
         for _ in range(40):
             lease = await locks.lock(NAME).try_acquire()
@@ -348,8 +341,7 @@ async def test_a_frozen_server_does_not_make_the_others_doubtful(cluster: Virtua
 async def test_what_a_server_lacks_is_told_until_it_votes_again(cluster: VirtualCluster) -> None:
     name = name_on(1)
     server = cluster.primaries[1]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         server.instead[b"EVALSHA"] = lambda _words: ReplyError("OOM command not allowed")
         with pytest.raises(asynclock.QuorumUnavailableError, match="c1:7000: OOM"):
             await locks.lock(name).acquire(timeout=1.5)
@@ -399,8 +391,7 @@ async def test_servers_that_left_the_cluster_are_left(
     cluster: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = cluster.primaries[0]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         assert kept() == ["c0", "c0", "c1", "c1", "c2", "c2"], "each as a voter and as a source"
         cluster.tell(cluster.replaced(old, cluster.spare), epoch=2)
         old.freeze()
@@ -449,8 +440,7 @@ async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
 ) -> None:
     """A lease may be on that server. All are asked: perhaps our own clock stood still."""
     name = name_on(1)
-    async with connect(cluster, ttl=60, max_ttl=60) as locks:
-        await met(locks)
+    async with meeting(cluster, ttl=60, max_ttl=60) as locks:
         servers: list[ClusterServer] = cluster.primaries[:1]
         if jumping == "all":
             servers = cluster.primaries
@@ -520,8 +510,7 @@ async def test_a_timeout_for_several_names_is_kept_and_no_key_is_left(
     async def free() -> bool:
         return not await left()
 
-    async with connect(cluster, node_timeout=patience, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, node_timeout=patience, **LONG) as locks:
         for number in slowed:
             # One round trip fits into a node timeout, two do not.
             whole = trip if slow == "all" else max(timeout, patience) + 0.3

@@ -13,6 +13,7 @@ from tests.nodes.virtual_servers import (
     connect,
     kept,
     key_of,
+    meeting,
     met,
     name_on,
     played_on,
@@ -39,8 +40,7 @@ async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
     """
     source = cluster.primaries[0]
     target = cluster.spare if newcomer else cluster.primaries[1]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         if newcomer:  # it came into the Cluster a moment ago
             cluster.tell(cluster.moved(slot_of(name_on(1)), target), epoch=2)
         source.odd[SLOT] = f"ASK {SLOT} {target.host}:{target.port}"
@@ -61,8 +61,7 @@ async def test_a_command_is_asked_at_the_server_that_gets_the_slot(
 async def test_after_a_slot_moved_its_new_server_is_asked_first(cluster: VirtualCluster) -> None:
     """At once, before the next view."""
     source, target = cluster.primaries[:2]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         await asyncio.sleep(0.2)
         views = len(source.asked_for("CLUSTER", "SLOTS"))
         for server in cluster.servers:
@@ -83,8 +82,7 @@ async def test_after_a_slot_moved_its_new_server_is_asked_first(cluster: Virtual
 async def test_a_slot_that_moved_to_a_server_outside_of_the_view_waits_for_the_next_one(
     cluster: VirtualCluster,
 ) -> None:
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         cluster.tell(cluster.moved(SLOT, cluster.spare), epoch=2)
         began = now()
         async with locks.lock(NAME) as lease:
@@ -99,8 +97,7 @@ async def test_redirects_in_a_circle_are_followed_a_few_times_only(
 ) -> None:
     """A server that does not know its own name leaves it out: it means itself."""
     first, second = cluster.primaries[:2]
-    async with connect(cluster) as locks:
-        await met(locks)
+    async with meeting(cluster) as locks:
         first.odd[SLOT] = f"MOVED {SLOT} {host}:7000"
         second.odd[SLOT] = f"MOVED {SLOT} c0:7000"
         before = sum(len(server.asked_for("EVALSHA")) for server in (first, second))
@@ -126,8 +123,7 @@ class Few(dict[int, str]):
 @played_on(VirtualCluster)
 async def test_while_a_slot_is_split_a_command_is_tried_again(cluster: VirtualCluster) -> None:
     source = cluster.primaries[0]
-    async with connect(cluster, node_timeout=2.0) as locks:
-        await met(locks)
+    async with meeting(cluster, node_timeout=2.0) as locks:
         source.odd = Few(200)
         before = len(source.asked_for("EVALSHA"))
         waiting = start(locks.lock(NAME).acquire())
@@ -149,8 +145,7 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
     A semaphore's acquire looks at more keys than its release.
     """
     source = cluster.primaries[0]
-    async with connect(cluster, node_timeout=5.0, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, node_timeout=5.0, **LONG) as locks:
         source.odd[SLOT] = SPLIT
         wanted: Any = locks.lock(NAME) if kind == "lock" else locks.semaphore(NAME, 2)
         waiting = start(wanted.acquire())
@@ -171,8 +166,7 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
 async def test_a_release_goes_to_the_heir_of_its_primary(cluster: VirtualCluster, how: str) -> None:
     """As soon as the next view names it."""
     old, heir = cluster.primaries[0], cluster.spare
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         lease = await locks.lock(NAME).acquire()
         await heir.command("SET", key_of(NAME), lease.owner)
         if how == "dead":
@@ -215,8 +209,7 @@ async def test_a_release_is_kept_for_as_long_as_it_matters(
     cluster: VirtualCluster, ttl: float, sent: int
 ) -> None:
     server, whole = cluster.primaries[0], cluster.shards
-    async with connect(cluster, node_timeout=0.3, max_ttl=100) as locks:
-        await met(locks)
+    async with meeting(cluster, node_timeout=0.3, max_ttl=100) as locks:
         lease = await locks.lock(NAME, ttl=ttl, renew=False).acquire()
         cluster.tell(cluster.without(SLOT), epoch=2)
         await asyncio.sleep(1.1)
@@ -293,8 +286,7 @@ async def test_a_release_that_is_refused_is_sent_until_it_is_done(
 ) -> None:
     """`late`: the refusal comes after the node timeout."""
     source, target = cluster.primaries[:2]
-    async with connect(cluster, **LONG) as locks:
-        await met(locks)
+    async with meeting(cluster, **LONG) as locks:
         names = NAMES if many else NAMES[:1]
         leases = await asyncio.gather(*(locks.lock(name).acquire() for name in names))
         there = target if "c1" in odd else source

@@ -4,9 +4,10 @@ Each server has a host and a port, tells what a test lets it tell, and keeps wha
 """
 
 import asyncio
+import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -317,6 +318,14 @@ def connect(cluster: VirtualCluster, **settings: Any) -> asynclock.LockManager:
     """Connect to a Cluster, without the restart guard: its servers were never met before."""
     usual = {"ttl": 10.0, "max_ttl": 10.0, "node_timeout": 1.0, "restart_guard": False}
     return asynclock.connect(cluster.url, **{**usual, **settings})
+
+
+@contextlib.asynccontextmanager
+async def meeting(cluster: VirtualCluster, **settings: Any) -> AsyncIterator[asynclock.LockManager]:
+    """Connect to a Cluster, and let the manager know all three servers."""
+    async with connect(cluster, **settings) as locks:
+        await met(locks)
+        yield locks
 
 
 def played_on(make: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from asynclock.testing import LocalServer
 from tests import patient
 from tests.docs.blocks import ROOT
 from tests.tables.inside import renew_now
-from tests.waiting import go_through, until
+from tests.waiting import call_off, go_through, until
 
 FENCE = "asynclock.lease.fence"
 SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": 2.0}
@@ -280,8 +280,7 @@ async def test_waits_are_seen_until_they_end(
             assert seen() == {}
             locks.observe(otel.telemetry)
             assert seen() == {jobs: 1}
-            wait.cancel()
-            await asyncio.wait([wait])
+            await call_off(wait)
         assert seen() == otel.counted("acquire.longest_wait") == {}
         await others.aclose()
 

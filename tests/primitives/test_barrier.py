@@ -13,7 +13,7 @@ import pytest
 import asynclock
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import go_through, until
+from tests.waiting import call_off, go_through, until
 
 PATIENCE = 20.0
 KEY = "asynclock:a:#barrier"
@@ -94,8 +94,7 @@ async def test_a_party_that_waits_counts_all_the_time(on: Nodes) -> None:
             reports.add(until_)
             await asyncio.sleep(0.3)
         assert 8 <= len(reports) <= 12
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        await call_off(waiting)
         await asyncio.sleep(0.1)
 
 
@@ -230,8 +229,7 @@ async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(o
     waiting = start(on.locks.barrier("a", 2).wait())
     await asyncio.sleep(0.1)
     await on.nodes[0].command("DEL", KEY)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await call_off(waiting)
     await asyncio.sleep(1)
     assert await stored(on) is None
 
@@ -302,8 +300,7 @@ def test_a_party_that_is_cancelled_in_an_outage_leaves_when_it_is_over(
         await asyncio.sleep(0.5)
         for node in on.nodes:
             node.freeze()
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        await call_off(waiting)
         await asyncio.sleep(outage)
         for node in on.nodes:
             node.thaw()

@@ -10,7 +10,7 @@ import asynclock
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import go_through, until
+from tests.waiting import call_off, go_through, until
 
 
 def gates(locks: asynclock.LockManager) -> list[Any]:
@@ -49,8 +49,7 @@ async def test_a_gate_outlives_the_ttl_though_the_permits_are_not_renewed(on: No
         assert gate.held
         assert gates(on.locks) == [gate]
         assert await others.semaphore("s", 3).several(1).try_acquire() is None
-        collecting.cancel()
-        await asyncio.wait([collecting])
+        await call_off(collecting)
         assert await kept.release()
 
 
@@ -153,8 +152,7 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
     for part in (0.0, 0.005, 0.015):
         asking = start(three.acquire())
         await asyncio.sleep(part)
-        asking.cancel()
-        await asyncio.wait([asking])
+        await call_off(asking)
         await go_through(on.locks.semaphore("pool", 5).several(5).acquire(timeout=0.1))
 
 

@@ -17,7 +17,7 @@ from tests.cancel.stepping import cancelled_at
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import go_through, until
+from tests.waiting import call_off, go_through, until
 
 LOCK, VALUE = "asynclock:e:#leader", "asynclock:e:#leader:#message"
 LONGEST_VALUE = 65_536
@@ -42,8 +42,7 @@ async def observed(locks: asynclock.LockManager) -> AsyncIterator[list[tuple[int
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0.1)
     yield seen
-    watching.cancel()
-    await asyncio.wait([watching])
+    await call_off(watching)
 
 
 @virtual
@@ -93,8 +92,7 @@ async def test_a_message_of_a_lease_lasts_as_long_as_the_lease(on: Nodes) -> Non
         one.freeze()
     publishing = start(second.publish("two"))
     await asyncio.sleep(0.1)
-    publishing.cancel()
-    await asyncio.wait([publishing])
+    await call_off(publishing)
     for one in on.nodes:
         one.thaw()
     await asyncio.sleep(TTL / 2)
@@ -199,8 +197,7 @@ async def test_a_leader_that_is_asked_ends_its_body_while_it_leads(on: Nodes) ->
             assert type(leading.exception()) is (error or type(None))
         leading = start(lead())
         await asyncio.sleep(0.1)
-        leading.cancel()
-        await asyncio.wait([leading])
+        await call_off(leading)
         assert leading.cancelled()
         assert ended == [True] * 3
         async with election.campaign("here") as term:
@@ -247,8 +244,7 @@ async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
         lease.on_wanted(told.append)
         await asyncio.sleep(0.1)
         assert not cut.done(), "only the lease before it was asked for"
-        cut.cancel()
-        await asyncio.wait([cut])
+        await call_off(cut)
         on.nodes[0].kill()
         assert await others.ask_back("m")
         await asyncio.sleep(0.1)
@@ -314,8 +310,7 @@ async def test_listening_for_a_request_leaves_nothing_behind(on: Nodes) -> None:
                     pass  # it ends before the task that listens begins
                 waiting = start(lease.wanted())
                 await asyncio.sleep(0.1)
-                waiting.cancel()
-                await asyncio.wait([waiting])
+                await call_off(waiting)
             await asyncio.sleep(TTL)
             found.append(ours())
     assert found[1] <= found[0]

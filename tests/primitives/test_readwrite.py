@@ -19,7 +19,7 @@ from tests.engine.virtual_nodes import (
     virtual_single,
 )
 from tests.tables.inside import now
-from tests.waiting import in_virtual_time, until
+from tests.waiting import call_off, in_virtual_time, until
 
 READERS, WRITER = "asynclock:a:#readers", "asynclock:a:#write"
 GATE = "asynclock:a:#upgrade"
@@ -398,8 +398,7 @@ async def test_a_downgrade_that_is_cancelled_leaves_no_reader(on: Nodes, moment:
         changing = start(lock.downgrade(writing))
         await asyncio.sleep(moment)
         assert not changing.done()
-        changing.cancel()
-        await asyncio.wait([changing])
+        await call_off(changing)
         assert changing.cancelled()
         await asyncio.sleep(1)
         on.slow(0.0)

@@ -12,7 +12,7 @@ from asynclock._rules.validity import longest_outage
 from asynclock.errors import ConfigurationError
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 EVENT, LATCH = "asynclock:e:#event", "asynclock:l:#latch"
 
@@ -233,8 +233,7 @@ def test_a_change_that_was_cancelled_loses_no_wake_up(kind: str, cancelled_after
             await asyncio.sleep(1)
             mine = start(getattr(make(on.locks), change)())
             await asyncio.sleep(cancelled_after)
-            mine.cancel()
-            await asyncio.wait([mine])
+            await call_off(mine)
             await asyncio.sleep(0.1)
             await getattr(theirs, change)()
             began = now()
