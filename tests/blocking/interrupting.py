@@ -45,8 +45,6 @@ def connect(name: str = "") -> blocking.LockManager:
 
 
 # ---- what ends -----------------------------------------------------------------------------------
-
-
 def leave(locks: blocking.LockManager, start: Callable[[], None]) -> None:
     with locks.lock("a"):
         start()

@@ -80,8 +80,6 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
 
 
 # ---- loss ----------------------------------------------------------------------------------------
-
-
 async def take(manager: asynclock.LockManager) -> None:
     """Lose the first lease of a manager."""
     lose(manager.leases()[0])
@@ -212,8 +210,6 @@ def test_an_observer_must_not_block() -> None:
 
 
 # ---- event loops and context variables -----------------------------------------------------------
-
-
 def test_in_a_running_event_loop_it_is_refused_at_once(locks: blocking.LockManager) -> None:
     async def coroutine() -> None:
         for call in (
@@ -270,8 +266,6 @@ def test_a_call_sees_the_context_variables_of_its_thread() -> None:
 
 
 # ---- generators ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["lock", "reentrant_lock"])
 def test_a_generator_that_is_left_in_another_thread_frees_the_lock(
     locks: blocking.LockManager, others: blocking.LockManager, kind: str
@@ -312,8 +306,6 @@ def test_each_thread_leaves_what_it_entered(locks: blocking.LockManager) -> None
 
 
 # ---- closing -------------------------------------------------------------------------------------
-
-
 def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockManager) -> None:
     locks = blocking.connect(*urls, **SETTINGS)
     locks.close()  # never used: nothing to do

@@ -44,7 +44,6 @@ def locks(pair: tuple[blocking.LockManager, blocking.LockManager]) -> blocking.L
 
 
 # ---- the table -----------------------------------------------------------------------------------
-
 MAKERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     # A loss can't interrupt a thread: it must not interrupt the task that works for it.
     "lock": (("a",), {**SETTINGS, "at_least": 3.0, "interrupt": False}),
@@ -183,7 +182,6 @@ def test_a_timeout_of_a_call_wins_over_that_of_the_lock(
 
 
 # ---- what is made of the results -----------------------------------------------------------------
-
 Pair = tuple[blocking.LockManager, blocking.LockManager]
 
 
@@ -293,8 +291,6 @@ def test_what_a_lease_is(locks: blocking.LockManager) -> None:
 
 
 # ---- functions and observers ---------------------------------------------------------------------
-
-
 def test_a_decorated_function_is_called_like_the_plain_one(pair: Pair) -> None:
     """With its defaults, its name and, without the lease, its signature."""
     locks, others = pair

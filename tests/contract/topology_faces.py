@@ -136,8 +136,6 @@ async def is_primary(server: LocalServer) -> bool:
 
 
 # ---- what is done to them ------------------------------------------------------------------------
-
-
 async def server_dead(quorum: Quorum) -> None:
     await quorum.servers[-1].kill()
 
@@ -190,8 +188,6 @@ async def shard_replica_frozen(cluster: RedisCluster) -> None:
 
 
 # ---- every deployment in every state, by every way to connect ------------------------------------
-
-
 def starting(kind: type[Any], *sizes: int, transport: str) -> Callable[[], Topology]:
     """Return what starts a topology with these numbers of servers."""
 

@@ -34,8 +34,6 @@ LETTERS = st.one_of(st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF)).map(c
 
 
 # ---- what is read --------------------------------------------------------------------------------
-
-
 @ON_ANY_MACHINE
 @given(st.text(LETTERS, min_size=1, max_size=100), st.integers(1, 2**53 - 1))
 def test_what_was_said_is_what_is_read(name: str, fence: int) -> None:
@@ -77,7 +75,6 @@ def test_the_headers_of_a_stamp(stamp: FenceStamp, headers: tuple[str, ...]) -> 
 
 
 # ---- what is refused -----------------------------------------------------------------------------
-
 NO_NAME = "X-Lock-Name is not a percent-encoded name: %s"
 NO_FENCE = "X-Lock-Fence is not a number between 1 and 2**53 - 1: %s"
 NO_PART = "X-Lock-Part is not up to 16 small letters and digits: %s"
@@ -138,7 +135,6 @@ def test_a_bad_header_is_a_wrong_value_and_a_stale_fence_is_none() -> None:
 
 
 # ---- what is checked -----------------------------------------------------------------------------
-
 STALE = {"type": "urn:asynclock:stale-fence", "title": "A newer holder was here first"}
 FENCES = {"fence": 5, "highest": 9}
 BAD = {"type": "urn:asynclock:bad-fence-header", "title": "The request has no usable fence"}

@@ -170,8 +170,6 @@ async def test_the_name_may_be_a_function_of_the_request(make: Any) -> None:
 
 
 # ---- what names the lock in FastAPI --------------------------------------------------------------
-
-
 class Size(Enum):
     """A variable of a route that has a few values."""
 

@@ -28,8 +28,6 @@ def on(wire: Wire, **settings: Any) -> FencedRedis:
 
 
 # ---- the store in Redis: what it asks for --------------------------------------------------------
-
-
 async def test_each_write_asks_for_its_record_its_fence_and_its_words() -> None:
     wire = Wire()
     fenced, lease = on(wire), FenceStamp("a", 7)
@@ -119,8 +117,6 @@ async def test_a_wrong_call_says_what_it_needs(server: LocalServer) -> None:
 
 
 # ---- on real servers -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("binary", all_servers(), ids=lambda binary: binary.kind)
 async def test_each_write_is_applied_or_refused_by_its_fence(binary, asynclock_servers) -> None:
     (server,) = await asynclock_servers(1, binary=binary)

@@ -78,8 +78,6 @@ def test_every_public_name_is_there() -> None:
 
 
 # ---- the store in memory -------------------------------------------------------------------------
-
-
 @dataclass
 class Message:
     """A message of a queue, with the lock and the fence of its sender, and without a part."""

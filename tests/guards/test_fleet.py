@@ -72,8 +72,6 @@ def listed(servers: list[Server], *uses: str) -> None:
 
 
 # ---- what the steps leave at the nodes -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("odd", ["nothing", "a node misses a change", "calls are repeated"])
 @in_virtual_time
 async def test_each_node_keeps_the_record_and_its_own_name_after_each_step(odd: str) -> None:
@@ -146,8 +144,6 @@ async def test_nothing_stays_connected() -> None:
 
 
 # ---- steps that are asked for again --------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_node_is_replaced_in_two_steps_that_may_be_asked_for_again() -> None:
     _, nodes = pushed("abcd")
@@ -199,7 +195,6 @@ async def test_a_step_that_is_closing_is_finished_again_or_begun_anew(anew: bool
 
 
 # ---- what is refused -----------------------------------------------------------------------------
-
 CALLS: dict[str, Callable[[Fleet], Awaitable[FleetState]]] = {
     "add": lambda fleet: fleet.add("memory://d"),
     "remove": lambda fleet: fleet.remove("memory://a"),
@@ -340,8 +335,6 @@ async def test_an_operator_may_look_at_any_nodes_and_change_only_the_fleets() ->
 
 
 # ---- clients that are connected ------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_connected_clients_of_another_set_are_not_refused_by_surprise() -> None:
     servers, nodes = pushed("abcd")
@@ -499,8 +492,6 @@ async def test_the_state_of_each_node() -> None:
 
 
 # ---- how long the steps take ---------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_clients_get_a_second_to_read_the_first_record() -> None:
     """Where some get no pushes, until each has asked."""

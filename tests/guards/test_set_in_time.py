@@ -160,8 +160,6 @@ async def test_a_reply_to_a_request_from_before_the_change_does_not_count(once: 
 
 
 # ---- what nodes are told -------------------------------------------------------------------------
-
-
 async def comes_back_empty(server: MemoryNode) -> None:
     server.restart(keep_data=False)
 
@@ -315,8 +313,6 @@ def names(server: Server) -> set[str]:
 
 
 # ---- who is refused ------------------------------------------------------------------------------
-
-
 @in_virtual_time
 async def test_a_client_is_compared_though_one_of_its_nodes_is_down() -> None:
     _, nodes = await recorded()
@@ -460,8 +456,6 @@ async def test_of_two_strangers_the_one_that_votes_first_is_compared_in_time() -
 
 
 # ---- nodes that came back empty, which may be somebody's -----------------------------------------
-
-
 @in_virtual_time
 async def test_a_node_that_came_back_empty_refuses_no_client_that_has_another_address_of_it(
     caplog: pytest.LogCaptureFixture,

@@ -164,8 +164,6 @@ async def test_a_deleted_key_is_noticed_before_all_servers_are_met(cluster: Virt
 
 
 # ---- views
-
-
 @played_on(VirtualCluster)
 async def test_a_view_is_read_about_once_a_second(cluster: VirtualCluster) -> None:
     """Also after somebody wanted one sooner, which takes a moment each time."""
@@ -275,8 +273,6 @@ async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
 
 
 # ---- primaries
-
-
 @played_on(VirtualCluster, replicas=2)
 async def test_a_primary_that_most_others_do_not_name_is_not_used(cluster: VirtualCluster) -> None:
     """Its own replicas may name it: they are cut off together with it."""
@@ -384,8 +380,6 @@ async def test_a_server_that_evicts_is_refused_in_a_cluster_too(cluster: Virtual
 
 
 # ---- servers that come and go
-
-
 @played_on(VirtualCluster)
 async def test_servers_that_left_the_cluster_are_left(
     cluster: VirtualCluster, caplog: pytest.LogCaptureFixture
@@ -431,8 +425,6 @@ async def test_only_servers_of_the_view_are_asked_for_it(
 
 
 # ---- clocks
-
-
 @pytest.mark.parametrize("jumping", ["all", "one", "a newcomer"])
 @played_on(VirtualCluster, replicas=1)
 async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
@@ -464,8 +456,6 @@ async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
 
 
 # ---- acknowledgements
-
-
 def acknowledge(cluster: VirtualCluster, count: int) -> None:
     for server in (*cluster.servers, cluster.spare):
         server.instead[b"WAIT"] = lambda _words: count

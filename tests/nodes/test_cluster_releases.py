@@ -159,8 +159,6 @@ async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
 
 
 # ---- releases
-
-
 @pytest.mark.parametrize("how", ["dead", "frozen"])
 @played_on(VirtualCluster)
 async def test_a_release_goes_to_the_heir_of_its_primary(cluster: VirtualCluster, how: str) -> None:

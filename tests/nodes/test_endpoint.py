@@ -145,8 +145,6 @@ async def test_a_socket_file_is_reached(asynclock_servers: StartServers, tmp_pat
 
 
 # ---- TLS
-
-
 @pytest.mark.parametrize("kind", ["url", "client"])
 def test_nodes_share_a_tls_context_only_if_all_their_tls_settings_are_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str

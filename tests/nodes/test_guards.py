@@ -26,8 +26,6 @@ MAX_TTL = 30.0
 
 
 # ---- silence
-
-
 @pytest.mark.parametrize("acks", [0, 1])
 @played_on(alone, replicas=1)
 async def test_a_server_that_falls_silent_is_stalled_then_up_again_or_down(
@@ -176,8 +174,6 @@ async def test_a_first_change_is_not_too_old_for_the_nodes_that_it_meets() -> No
 
 
 # ---- clocks
-
-
 @virtual
 async def test_a_node_whose_clock_is_ahead_takes_no_request_for_late(on: Nodes) -> None:
     on.nodes[2].jump_clock(30)

@@ -382,8 +382,6 @@ async def test_after_a_slow_handshake_a_silent_server_has_one_node_timeout(
 
 
 # ---- on sockets
-
-
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     while data := await source.read(65536):
         target.write(data)

@@ -24,8 +24,6 @@ def connect(url: str = URL, **settings: Any) -> asynclock.LockManager:
 
 
 # ---- a replica
-
-
 @pytest.mark.parametrize("watched", [False, True])
 @played_on(VirtualService)
 async def test_a_replica_is_a_mistake_where_nobody_will_name_another_server(
@@ -64,8 +62,6 @@ async def test_an_address_that_led_to_a_primary_once_may_do_so_again(server: Ser
 
 
 # ---- what is waited for
-
-
 @pytest.mark.parametrize(
     ("settings", "waits", "asks"),
     [
@@ -136,8 +132,6 @@ async def test_durable_needs_a_server_that_is_new_enough(
 
 
 # ---- the mark
-
-
 def unmarked(server: Server) -> Callable[[Any], Any]:
     """Return what a server replies to scripts that has no memory for a mark."""
     return lambda words: FULL if words[3] == MARK.encode() else server.answer(None, words)

@@ -149,8 +149,6 @@ async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
 
 
 # ---- replicas
-
-
 @pytest.mark.parametrize(("flags", "known"), [("slave,s_down", True), (None, False)])
 @played_on(VirtualService)
 async def test_a_replica_that_the_sentinels_know_may_come_back(
@@ -166,8 +164,6 @@ async def test_a_replica_that_the_sentinels_know_may_come_back(
 
 
 # ---- heirs
-
-
 @pytest.mark.parametrize("why", ["too slow", "another came first"])
 @played_on(VirtualService)
 async def test_where_an_heir_waits_no_roster_is_begun(

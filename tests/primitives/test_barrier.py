@@ -18,9 +18,8 @@ from tests.waiting import call_off, go_through, until
 PATIENCE = 20.0
 KEY = "asynclock:a:#barrier"
 
+
 # ---- aborts and resets ---------------------------------------------------------------------------
-
-
 async def waits_here(barrier: asynclock.Barrier, parties: int) -> bool:
     return await barrier.waiting(timeout=PATIENCE) == parties
 
@@ -64,8 +63,6 @@ async def test_parties_that_look_only_after_the_reset_learn_of_the_abort(on: Nod
 
 
 # ---- who counts ----------------------------------------------------------------------------------
-
-
 async def stored(on: Nodes, field: str = "value", key: str = KEY) -> Any:
     (text,) = await on.nodes[0].command("HMGET", key, field)
     return text and json.loads(text)
@@ -147,8 +144,6 @@ async def test_an_abort_and_a_reset_that_change_nothing_write_nothing(on: Nodes)
 
 
 # ---- parties that are slow -----------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def slow_party(on: Nodes) -> AsyncIterator[asyncio.Task[int]]:
     """A party whose manager hears nothing for a while; others make new connections sooner."""
@@ -222,8 +217,6 @@ async def test_a_timeout_is_no_outage_though_the_nodes_are_slow(on: Nodes) -> No
 
 
 # ---- parties that leave --------------------------------------------------------------------------
-
-
 @virtual_single
 async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(on: Nodes) -> None:
     waiting = start(on.locks.barrier("a", 2).wait())
@@ -313,8 +306,6 @@ def test_a_party_that_is_cancelled_in_an_outage_leaves_when_it_is_over(
 
 
 # ---- errors --------------------------------------------------------------------------------------
-
-
 @virtual_single
 async def test_a_barrier_names_itself_in_whatever_ends_a_wait(on: Nodes) -> None:
     barrier = on.locks.barrier("b", 2)

@@ -157,8 +157,6 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------
-
-
 @virtual_single
 async def test_a_hold_on_what_was_lost_is_dropped_without_a_word(on: Nodes) -> None:
     """Its loss was told; nothing is left to be released."""

@@ -22,8 +22,6 @@ face = faces(DEPLOYMENTS)
 
 
 # ---- what one holds and others then don't --------------------------------------------------------
-
-
 async def test_readers_share(face: Face, pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.rwlock("a") for locks in pair)
     before = await hold(here.write(), timeout=PATIENCE)
@@ -103,8 +101,6 @@ async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
 
 
 # ---- state without an owner ----------------------------------------------------------------------
-
-
 async def test_event(pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.event("a") for locks in pair)
     waiting = asyncio.create_task(there.wait(timeout=PATIENCE))

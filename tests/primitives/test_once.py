@@ -149,8 +149,6 @@ async def test_a_body_that_goes_on_in_another_task_is_left_there(on: Nodes) -> N
 
 
 # ---- faults --------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_holder_that_dies_before_its_record(on: Nodes) -> None:
     async with on.connect() as dying:

@@ -34,8 +34,6 @@ async def took(wish: Any, error: type[Exception]) -> float:
 
 
 # ---- turns ---------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_each_reader_is_renewed_by_itself(on: Nodes) -> None:
     one = await on.locks.rwlock("a", renew=False).read().acquire()
@@ -172,8 +170,6 @@ async def test_a_writer_waits_for_each_writer_before_it_and_one_round_of_readers
 
 
 # ---- upgrades ------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_side_and_an_upgrade_wait_as_long_as_their_timeout_says(on: Nodes) -> None:
     """Its own, or else that of the lock; a lease that it cannot get leaves the reader as it was."""
@@ -351,8 +347,6 @@ async def test_what_has_expired_unnoticed_does_not_change_sides(on: Nodes) -> No
 
 
 # ---- what is lost or cancelled in between --------------------------------------------------------
-
-
 @pytest.mark.parametrize("side", ["read", "write"])
 @virtual
 async def test_a_lease_that_is_lost_while_it_changes_sides_ends_both(on: Nodes, side: str) -> None:

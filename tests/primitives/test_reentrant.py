@@ -132,8 +132,6 @@ async def test_a_loss_ends_every_body(on: Nodes) -> None:
 
 
 # ---- which holds a task has ----------------------------------------------------------------------
-
-
 @virtual_single
 async def test_the_end_of_one_hold_leaves_the_task_its_others(on: Nodes) -> None:
     lock = on.locks.reentrant_lock("a")

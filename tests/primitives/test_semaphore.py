@@ -7,9 +7,8 @@ import pytest
 import asynclock
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single
 
+
 # ---- which slot is asked for ---------------------------------------------------------------------
-
-
 @virtual
 async def test_a_free_slot_is_found_in_two_attempts(on: Nodes) -> None:
     """One of 200 is free: a refusal tells of 64, and a blind search would need a hundred."""

@@ -26,9 +26,8 @@ MAKES: dict[str, Callable[..., Any]] = {
 }
 STATES = ("event", "latch", "barrier")
 
+
 # ---- of locks ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "ttl", "ends"),
     [
@@ -120,8 +119,6 @@ def test_how_many_names_permits_counts_and_parties_there_may_be() -> None:
 
 
 # ---- of managers ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "longest"),
     [({}, 10.0), ({"ttl": 5}, 10.0), ({"ttl": 30}, 30.0), ({"ttl": 5, "max_ttl": 6}, 6.0)],

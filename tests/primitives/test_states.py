@@ -30,8 +30,6 @@ async def store(on: Nodes, node: int, ago: float = 0.0) -> None:
 
 
 # ---- what is stored ------------------------------------------------------------------------------
-
-
 @virtual_single
 async def test_a_clear_of_what_was_never_set_stores_a_promise_only(on: Nodes) -> None:
     """It outlives each request that it must refuse: those are two node timeouts late at most."""
@@ -119,8 +117,6 @@ async def test_a_look_at_a_state_tells_its_age_its_number_and_what_is_wrong(on: 
 
 
 # ---- nodes that have forgotten -------------------------------------------------------------------
-
-
 async def forgets(on: Nodes, index: int, seconds: float = 60) -> None:
     """Restart a node without its data; it may vote again after these seconds."""
     on.nodes[index].restart(keep_data=False)
@@ -204,7 +200,6 @@ async def test_a_change_goes_at_once_above_a_number_from_a_clock_that_is_ahead(o
 
 
 # ---- changes of the own process wake its waiters -------------------------------------------------
-
 WAY = 0.02
 """Seconds to a node."""
 SOON = 10 * WAY
@@ -255,8 +250,6 @@ async def test_a_change_of_our_own_wakes_our_own_waiters_at_once(on: Nodes) -> N
 
 
 # ---- how long calls take, and outages ------------------------------------------------------------
-
-
 @virtual_single
 async def test_a_change_that_was_given_up_is_not_made_later(on: Nodes) -> None:
     on.nodes[0].freeze()
@@ -353,8 +346,6 @@ async def test_a_timeout_that_ends_before_enough_nodes_may_vote_is_not_waited_fo
 
 
 # ---- what is refused -----------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_latch_with_another_count_is_another_programs(on: Nodes) -> None:
     await on.locks.latch("l", 3).count_down()
@@ -381,8 +372,6 @@ def test_a_wrong_count_or_step_is_refused(wrong: Any) -> None:
 
 
 # ---- what another library deletes ----------------------------------------------------------------
-
-
 @virtual_single
 async def test_the_first_in_line_notices_at_once_that_a_key_is_gone(on: Nodes) -> None:
     """An operator has deleted it, or another library that knows no queue."""

@@ -220,8 +220,6 @@ def test_a_witness_that_changed_tells_of_a_flush_unless_the_process_did_as_well(
 
 
 # ---- what people are told ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("facts", "now", "cause"),
     [
@@ -267,8 +265,6 @@ def test_evicting_policies() -> None:
 
 
 # ---- clocks --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by", [-120.0, -0.5, -0.01, 0.01, 0.5, 120.0])
 @pytest.mark.parametrize("ran", [0.0, 1e6])
 def test_a_jump_is_seen(by: float, ran: float) -> None:

@@ -39,8 +39,6 @@ def operation(function: Operation) -> Operation:
 
 
 # ---- what operations are made of ---------------------------------------------------------------
-
-
 def any_ttl(run: Run) -> float:
     """A ttl that a lock may have here."""
     longest = run.world.nature.settings.get("max_ttl", TTL)
@@ -161,8 +159,6 @@ async def pass_through(run: Run, lease: Any) -> None:
 
 
 # ---- mutexes -----------------------------------------------------------------------------------
-
-
 @operation
 async def mutex(run: Run, process: Process) -> None:
     """Acquire, be inside, release."""

@@ -165,8 +165,6 @@ def _knows_the_latch(node: MemoryNode) -> bool:
 
 
 # ---- fences ------------------------------------------------------------------------------------
-
-
 @_coincidence
 def raise_at_one_node_only(run: Run) -> None:
     """A holder's reservation reaches only one node, which then is unreachable for all others."""

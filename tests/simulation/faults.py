@@ -52,8 +52,6 @@ def heal(run: Run) -> None:
 
 
 # ---- nodes -------------------------------------------------------------------------------------
-
-
 @_fault
 def freeze_node(run: Run) -> None:
     node = run.random.choice(run.world.nodes)
@@ -201,8 +199,6 @@ def all_met(run: Run, number: int) -> bool:
 
 
 # ---- network -----------------------------------------------------------------------------------
-
-
 @_fault
 def partition(run: Run) -> None:
     process = run.random.choice(run.world.processes)
@@ -242,8 +238,6 @@ def lose_replies(run: Run) -> None:
 
 
 # ---- processes and clocks ----------------------------------------------------------------------
-
-
 @_fault
 def freeze_process(run: Run) -> None:
     process = run.random.choice(run.world.processes)

@@ -17,7 +17,6 @@ from tests.tables.inside import now
 from tests.waiting import in_virtual_time
 
 # ---- locks ---------------------------------------------------------------------------------------
-
 MAKERS: dict[str, Callable[..., Any]] = {
     "lock": lambda locks, **given: locks.lock("a", **given),
     "reentrant_lock": lambda locks, **given: locks.reentrant_lock("a", **given),
@@ -112,8 +111,6 @@ def test_how_long_shared_state_is_kept(kind: str, call: str) -> None:
 
 
 # ---- settings of `connect` -----------------------------------------------------------------------
-
-
 @virtual
 async def test_only_what_has_the_managers_prefix_is_listed(on: Nodes) -> None:
     async with on.connect(prefix="shop:") as shop:
@@ -142,8 +139,6 @@ class Watched(events.Watcher):
 
 
 # ---- what is refused -----------------------------------------------------------------------------
-
-
 @functools.cache
 def unused() -> Any:
     return asynclock.connect("redis://127.0.0.1:1")
@@ -172,8 +167,6 @@ def test_an_observer_is_a_function_without_async(wrong: Any) -> None:
 
 
 # ---- the manager itself --------------------------------------------------------------------------
-
-
 def tasks() -> set[str]:
     return {name for task in asyncio.all_tasks() if "asynclock" in (name := task.get_name())}
 

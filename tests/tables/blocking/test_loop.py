@@ -40,8 +40,6 @@ def locks(background: _loop.BackgroundLoop) -> Iterator[blocking.LockManager]:
 
 
 # ---- interrupted calls ---------------------------------------------------------------------------
-
-
 def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the next call once `wait` has ended, a function of the call."""
 
@@ -194,8 +192,6 @@ def test_an_exit_right_after_the_start_ends_what_it_has_to(monkeypatch: pytest.M
 
 
 # ---- what stays ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_dropped_lease_ends_in_the_loop(
     locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, *, quick: bool
@@ -241,8 +237,6 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
 
 
 # ---- how it starts and ends ----------------------------------------------------------------------
-
-
 def test_a_signal_handler_in_the_very_first_call_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -103,8 +103,6 @@ async def test_a_release_is_noticed_if_a_quorum_has_a_node_that_pushes(
 
 
 # ---- clocks
-
-
 @in_virtual_time
 async def test_fences_begin_at_the_lower_middle_of_a_quorum_of_clocks() -> None:
     group, now = Group(), _clock.now()
@@ -138,8 +136,6 @@ async def test_clocks_are_read_anew_when_one_jumped_or_is_another_machines(event
 
 
 # ---- facts
-
-
 @in_virtual_time
 async def test_a_standstill_of_ours_is_told_once_with_its_length() -> None:
     group, told = Group(), list[float]()
@@ -170,7 +166,6 @@ async def test_a_client_that_the_record_refuses_counts_no_reply_and_wakes_its_wa
 
 
 # ---- pushes
-
 HALF = f"wait {PUSH_WINDOW / 2}"
 QUORUM_HALF = f"wait {QUORUM_PUSH_WINDOW / 2}"
 NEVER = None
@@ -271,8 +266,6 @@ async def test_a_watch_that_is_closed_leaves_nothing_behind() -> None:
 
 
 # ---- a primary that has to be confirmed
-
-
 async def nowhere(*_: Any) -> Any:
     raise OSError
 

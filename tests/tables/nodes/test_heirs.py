@@ -172,8 +172,6 @@ def test_a_look_counts_from_its_question(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # ---- changes of the mark
-
-
 @pytest.mark.parametrize("breaks", [False, True])
 def test_a_mark_that_does_not_change_is_written_again_before_it_expires(
     monkeypatch: pytest.MonkeyPatch, *, breaks: bool

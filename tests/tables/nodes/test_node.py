@@ -338,8 +338,6 @@ async def test_a_request(lines: tuple[str, ...]) -> None:
 
 
 # ---- connecting
-
-
 @pytest.mark.parametrize("chance", [0.0, 1.0])
 @in_virtual_time
 async def test_pauses_grow_up_to_a_limit_and_vary(chance: float) -> None:
@@ -449,8 +447,6 @@ async def test_a_first_acquire_is_bounded_by_the_nodes_own_clock(way: str) -> No
 
 
 # ---- releases
-
-
 @in_virtual_time
 async def test_a_wait_that_is_cancelled_takes_no_answer_from_what_waits() -> None:
     """A manager is closed while a node still connects: its time limit ends the wait."""

@@ -40,7 +40,6 @@ from asynclock.testing.memory.commands import ReplyError
 from tests.waiting import in_virtual_time
 
 # ---- errors
-
 FULL = "OOM command not allowed"
 WRONG_TYPE = "WRONGTYPE Operation against a key"
 NO_CLUSTER = _MISTAKES["cluster support disabled"]
@@ -89,7 +88,6 @@ def test_an_error_is_told_as_the_servers_own_and_may_need_a_person(
 
 
 # ---- what a command says of itself
-
 ME = ("asynclock:a",)
 
 
@@ -136,8 +134,6 @@ def test_a_bound_on_a_command_keeps_its_source() -> None:
 
 
 # ---- redirects and views of a Cluster
-
-
 @pytest.mark.parametrize(
     ("cause", "address"),
     [
@@ -234,7 +230,6 @@ def test_the_clock_of_a_cluster_is_that_of_the_server_most_ahead() -> None:
 
 
 # ---- Sentinels
-
 DOWN = [Failure("no answer")] * 3
 NOT_KNOWN = [Failure("ERR No such master with that name", code="ERR")] * 3
 
@@ -321,7 +316,6 @@ def test_why_the_sentinels_name_no_primary(answers: list[Any], cause: str, perma
 
 
 # ---- what a server tells of itself
-
 INFO = (
     b"# Server\r\nredis_version:7.2.4\r\nrun_id:abc\r\nuptime_in_seconds:17\r\n"
     b"role:master\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n"
@@ -403,7 +397,6 @@ async def test_a_primary_that_cannot_be_marked_is_known_as_such(reply: Any, left
 
 
 # ---- answers of several servers
-
 NO = Failure("no")
 PING, TIME = Command.plain("PING"), Command.plain("TIME")
 
@@ -463,8 +456,6 @@ def test_a_reply_that_a_guard_made_worthless_names_the_guard() -> None:
 
 
 # ---- patience
-
-
 @pytest.mark.parametrize("seconds", [0.01, 0.25, 2.0])
 @in_virtual_time
 async def test_a_process_that_runs_waits_no_longer(seconds: float) -> None:

@@ -180,8 +180,6 @@ def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind:
 
 
 # ---- users who lack a right ----------------------------------------------------------------------
-
-
 DENIED = r"ACL failure|can't run this command"
 
 

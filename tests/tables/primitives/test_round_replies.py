@@ -225,8 +225,6 @@ def cause(said: Failure) -> str:
 
 
 # ---- how long a call asks ------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
     patience = register._Patience(on.locks._engine, "e", None)

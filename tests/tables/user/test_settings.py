@@ -171,8 +171,6 @@ def test_a_name_on_a_cluster_may_have_braces_but_not_begin_with_one_that_closes(
 
 
 # ---- what a manager goes by ----------------------------------------------------------------------
-
-
 def settings_of(locks: asynclock.LockManager) -> tuple[EngineSettings, NodeSettings]:
     """What the engine and each node of a manager go by; the witness has no setting."""
     (nodes,) = {node.settings for node in locks._engine.multiplexer.nodes}
