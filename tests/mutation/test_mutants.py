@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import draw, lua, population, python, score
+from tests.mutation import draw, lua, python, score
 from tests.mutation.mutant import OPERATORS, Mutant
 from tests.mutation.reach import Reach, loaders
 from tests.mutation.runner import chosen
@@ -127,7 +127,7 @@ def test_a_script_is_found_by_the_module_that_loads_it(script: str, module: str)
 
 
 def test_a_seed_decides_on_the_order_and_a_night_on_where_it_begins() -> None:
-    found = population.mutants("asynclock/_rules/quorum.py")
+    found = draw.mutants("asynclock/_rules/quorum.py")
     first, again, other = (list(draw.shuffled(found, seed)) for seed in (1, 1, 2))
     assert first == again != other
     later = list(draw.shuffled(found, 1, skipped=10))
@@ -158,7 +158,7 @@ deleted file mode 100644
 
 
 def test_a_mutant_is_played_again_by_its_name() -> None:
-    one = population.mutants("asynclock/_rules/quorum.py")[7]
+    one = draw.mutants("asynclock/_rules/quorum.py")[7]
     assert draw.named([one.name]) == [one]
     with pytest.raises(SystemExit, match="no such mutant"):
         draw.named([one.name + "?"])
@@ -173,7 +173,7 @@ def test_a_draw_may_miss_as_many_as_chance_explains() -> None:
 
 def test_what_is_accepted_can_happen() -> None:
     for one in score.acceptances():
-        assert any(one.covers(mutant) for mutant in population.mutants(one.file)), one
+        assert any(one.covers(mutant) for mutant in draw.mutants(one.file)), one
         assert one.reason
 
 
@@ -201,7 +201,7 @@ def record(folder: Path, tests: dict[str, tuple[float, list[int]]]) -> Reach:
 
 
 def mutant(old: str) -> Mutant:
-    return next(one for one in population.mutants(FILE) if one.old == old)
+    return next(one for one in draw.mutants(FILE) if one.old == old)
 
 
 def test_the_tests_that_run_a_line_come_fastest_first(tmp_path: Path) -> None:

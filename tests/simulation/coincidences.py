@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from asynclock.testing.memory import MemoryNode, Stream
 from tests.simulation.faults import Fault, jump, may_jump, ring
-from tests.simulation.network import ACQUIRE, EXTEND, RAISE, Weather
-from tests.simulation.world import NODE_TIMEOUT, TTL, Process, Trap
+from tests.simulation.world import ACQUIRE, EXTEND, NODE_TIMEOUT, RAISE, TTL, Process, Trap, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Run

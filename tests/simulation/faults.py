@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from asynclock._nodes.server import ServerNode
 from asynclock.testing.memory import Stream
-from tests.simulation.network import ACQUIRE, Weather
-from tests.simulation.world import TTL, Process
+from tests.simulation.world import ACQUIRE, TTL, Process, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Run

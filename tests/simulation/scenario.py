@@ -12,13 +12,13 @@ from typing import Any
 from asynclock._rules.pacing import SETTLING
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import PATIENCE
-from tests.simulation import faults, shapes, states, tasks  # noqa: F401  # they fill OPERATIONS
+from tests.simulation import faults, shapes, tasks  # noqa: F401  # they fill OPERATIONS
 from tests.simulation.clients import OPERATIONS
 from tests.simulation.coincidences import COINCIDENCES
 from tests.simulation.order import Order
 from tests.simulation.plans import Plan, plan_of
 from tests.simulation.records import Findings, Records
-from tests.simulation.states import States
+from tests.simulation.shapes import States
 from tests.simulation.world import NODE_TIMEOUT, TTL, Process, World, played_in
 
 FAULTS = {**faults.FAULTS, **COINCIDENCES}
