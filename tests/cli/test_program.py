@@ -82,12 +82,25 @@ def test_a_mistake_is_one_clear_message(arguments: tuple[str, ...], here: Here) 
     assert "Traceback" not in ended.err
 
 
+MEANT = """
+run NAME COMMAND: lock acquire exec with
+inspect --all: list ls locks ps
+inspect NAME: get show info who waiters queue
+top: status watch monitor
+release NAME: unlock free kill del
+doctor: check health ping
+serve: web dashboard
+inspect: inspct
+: frobnicate
+"""
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        *(("lock", "run NAME COMMAND"), ("list", "inspect --all"), ("status", "top")),
-        *(("unlock", "release NAME"), ("inspct", "inspect"), ("frobnicate", None)),
-        ("waiters", "inspect NAME"),
+        (word, meant or None)
+        for meant, words in (line.split(": ") for line in MEANT[1:-1].split("\n"))
+        for word in words.split()
     ],
 )
 def test_an_unknown_command_gets_the_suggestion_that_it_needs(

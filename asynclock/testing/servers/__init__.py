@@ -153,8 +153,7 @@ def make_certificates(folder: Path, *hosts: str) -> Certificates:
         (client, files.client_cert, files.client_key),
     ):
         cert.private_key_pem.write_to_path(str(key_file))
-        for number, pem in enumerate(cert.cert_chain_pems):
-            pem.write_to_path(str(cert_file), append=number > 0)
+        cert.cert_chain_pems[0].write_to_path(str(cert_file))
     return files
 
 

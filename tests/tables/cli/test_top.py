@@ -404,6 +404,8 @@ async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch)
         with top.pressed() as keys:
             os.close(ours)
             assert await asyncio.wait_for(keys.get(), 30) == "q"
+            await asyncio.sleep(0.01)
+            assert keys.empty(), "it says so once"
             monkeypatch.setattr(termios, "tcsetattr", lambda *_: None)  # it has no mode any more
 
 
