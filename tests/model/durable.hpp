@@ -124,32 +124,23 @@ template <int N, int K> struct DurableModel : Model {
           emit(t, act(CRASH, 0, j, x));
         }
   }
-  const char* bad(const S& s) const {
-    int n = 0;
-    for (int a = 0; a < K; a++) n += believes(s, a);
-    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
-  }
+  const char* bad(const S& s) const { return alone(K, [&](int a) { return believes(s, a); }); }
   std::string show(uint32_t x, const S&, const S&) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case DISK: snprintf(b, 200, "node %c is durable from the start", n); break;
-      case START: snprintf(b, 200, "%c starts", A); break;
-      case MEET: snprintf(b, 200, "%c meets node %c%s", A, n, v ? ", which has kept everything" : ""); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : ""); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS (a quorum answered)", A); break;
-      case TICK: snprintf(b, 200, "-- tick"); break;
-      case CRASH: snprintf(b, 200, "node %c restarts%s, %s", n, v & 2 ? " with an empty disk" : "", v & 1 ? "durable" : "without a disk"); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case DISK: return text("node %c is durable from the start", n);
+      case START: return text("%c starts", A);
+      case MEET: return text("%c meets node %c%s", A, n, v ? ", which has kept everything" : "");
+      case ACQ: return text("node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : "");
+      case DECIDE: return text("%c HOLDS (a quorum answered)", A);
+      case TICK: return "-- tick";
+      case CRASH: return text("node %c restarts%s, %s", n, v & 2 ? " with an empty disk" : "", v & 1 ? "durable" : "without a disk");
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[80];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 80, " [lock=%c process %d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].proc, durable(s.c[j], s.c[j].proc) ? " durable" : "");
-      o += b;
-    }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c process %d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].proc, durable(s.c[j], s.c[j].proc) ? " durable" : "");
     return o;
   }
 };

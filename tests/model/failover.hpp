@@ -113,40 +113,31 @@ template <int N, int K> struct FailModel : Model {
       }
     }
   }
-  const char* bad(const S& s) const {
-    int n = 0;
-    for (int a = 0; a < K; a++) n += believes(s.c[a]);
-    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
-  }
+  const char* bad(const S& s) const { return alone(K, [&](int a) { return believes(s.c[a]); }); }
   std::string show(uint32_t x, const S&, const S& t) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case TICK: snprintf(b, 200, "-- tick"); break;
-      case ASK: snprintf(b, 200, "%c asks the watchers: server %c is the primary%s", A, n, t.s[j].quar ? " (quarantined)" : ""); break;
-      case NAME: snprintf(b, 200, "the watchers name server %c", n); break;
-      case COPY: snprintf(b, 200, "server %c copies its primary", n); break;
-      case AWAY: snprintf(b, 200, "server %c %s", n, t.s[j].away ? "goes away" : "comes back"); break;
-      case FOLLOW: snprintf(b, 200, "server %c follows the named primary", n); break;
-      case START: snprintf(b, 200, "%c sends acquire to server %c", A, n); break;
-      case ACQ: snprintf(b, 200, "server %c executes %c's acquire", n, A); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS", A); break;
-      case EXT: snprintf(b, 200, "%c sends extend to server %c", A, n); break;
-      case EXTN: snprintf(b, 200, "server %c executes %c's extend", n, A); break;
-      case STOP: snprintf(b, 200, "%c finishes", A); break;
-      case EXPIRE: snprintf(b, 200, "lock key expires on server %c", n); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case TICK: return "-- tick";
+      case ASK: return text("%c asks the watchers: server %c is the primary%s", A, n, t.s[j].quar ? " (quarantined)" : "");
+      case NAME: return text("the watchers name server %c", n);
+      case COPY: return text("server %c copies its primary", n);
+      case AWAY: return text("server %c %s", n, t.s[j].away ? "goes away" : "comes back");
+      case FOLLOW: return text("server %c follows the named primary", n);
+      case START: return text("%c sends acquire to server %c", A, n);
+      case ACQ: return text("server %c executes %c's acquire", n, A);
+      case DECIDE: return text("%c HOLDS", A);
+      case EXT: return text("%c sends extend to server %c", A, n);
+      case EXTN: return text("server %c executes %c's extend", n, A);
+      case STOP: return text("%c finishes", A);
+      case EXPIRE: return text("lock key expires on server %c", n);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "servers:"; char b[80];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 80, " [lock=%c age=%d mark=%d%s%s]", s.s[j].owner ? 'A' + s.s[j].owner - 1 : '-', s.s[j].age, s.s[j].mark, s.s[j].quar ? " quar" : "", s.named == j ? " named" : "");
-      o += b;
-    }
+    std::string o = "servers:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c age=%d mark=%d%s%s]", s.s[j].owner ? 'A' + s.s[j].owner - 1 : '-', s.s[j].age, s.s[j].mark, s.s[j].quar ? " quar" : "", s.named == j ? " named" : "");
     o += "  holders:";
-    for (int a = 0; a < K; a++) if (believes(s.c[a])) { snprintf(b, 80, " %c(%d since start)", 'A' + a, s.c[a].e); o += b; }
+    for (int a = 0; a < K; a++) if (believes(s.c[a])) o += text(" %c(%d since start)", 'A' + a, s.c[a].e);
     return o;
   }
 };

@@ -99,14 +99,6 @@ template <int N, int K, bool FULL = true> struct FenceModel : Model {
   static bool claimed_m(const S& s, int a, int j) {
     return s.m[a] && ((granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1));
   }
-  static S decided(const S& s, int a, int v) {
-    S t = s; t.st[a] = HELD; t.fence[a] = v;
-    for (int b = 0; b < K; b++) {
-      if (b != a && s.fence[b] == v) t.flag = 2;
-      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
-    }
-    return t;
-  }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, HEAL, WRITE, CRASH, VANISH, END, SYNC, RELEASE };
 
   template <class F> void next(const S& s, F emit) const {
@@ -162,26 +154,20 @@ template <int N, int K, bool FULL = true> struct FenceModel : Model {
       }
       if (s.st[a] == RUN || s.st[a] == PH2) {
         // --- decide: some value claimed at a majority
-        uint32_t done = 0;
-        for (int i = 0; i < N; i++) {
-          if (!granted(s, a, i)) continue;
-          int v = s.c[i].v[a], n = 0, le = 0;
-          if (done >> v & 1) continue;
-          done |= 1u << v;
-          for (int j = 0; j < N; j++) if (granted(s, a, j)) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
+        each_value(N, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, [&](int v, int n, int le) {
           if (cfg.decide == FenceCfg::OURS ? n >= Q : le >= Q) {
-            emit(decided(s, a, v), act(DECIDE, a, 0, v));
+            emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
           } else if (cfg.decide == FenceCfg::OURS && le >= Q && s.st[a] == RUN) {
             // --- no agreement among some majority of replies: phase 2 with its maximum
             S t = s; t.st[a] = PH2; t.m[a] = v;
             emit(t, act(P2, a, 0, v));
           }
-        }
+        });
         if (s.m[a]) {
           int n = 0;
           for (int j = 0; j < N; j++) n += claimed_m(s, a, j);
           if (n >= Q) {
-            emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+            emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
           }
         }
       }
@@ -239,8 +225,7 @@ template <int N, int K, bool FULL = true> struct FenceModel : Model {
 
   const char* bad(const S& s) const {
     if (s.flag == 1) return "F: stale write accepted after a newer holder's write";
-    if (s.flag == 2) return "U: two acquisitions got the same fence";
-    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
+    if (s.flag) return fences(s.flag);
     if (cfg.lossless)
       for (int a = 0; a < K; a++) if (s.st[a] == PH2) {
         // only allowed when the counters were made to differ (floors cannot, lossless healing does not)
@@ -261,37 +246,30 @@ template <int N, int K, bool FULL = true> struct FenceModel : Model {
   }
   bool fair(uint32_t x) const { uint32_t t = x & 255; return t == ACQ || t == P2 || t == RAISE || t == DECIDE; }
 
-  std::string show(uint32_t x, const S& s, const S& t) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; (void)s;
-    char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes%s", A, v ? (std::string(" (floor ") + std::to_string(v) + ")").c_str() : ""); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted, counter value %d%s", n, A, v, t.c[j].v[a] == NC ? " (vote does not count)" : ""); break;
-      case GONE: snprintf(b, 200, "lock key vanishes on node %c (expiry / clock jump / release)", n); break;
-      case P2: snprintf(b, 200, "%c sees a majority that disagrees, sends raise(%d)", A, v); break;
-      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d%s", A, v, j ? " (after phase 2)" : ""); break;
-      case HEAL: snprintf(b, 200, "node %c executes %c's release: counter raised to %d", n, A, v); break;
-      case WRITE: snprintf(b, 200, "the store accepts %c's write with fence %d", A, v); break;
-      case CRASH: snprintf(b, 200, "node %c restarts, memory lost, counter comes back as %d", n, v); break;
-      case VANISH: snprintf(b, 200, "node %c loses the counter key (expired / evicted)", n); break;
-      case END: snprintf(b, 200, "%c is over (released, gave up, or lease time passed)", A); break;
-      case SYNC: snprintf(b, 200, "rejoin of node %c reads the counter of node %c", n, '1' + a); break;
-      case RELEASE: snprintf(b, 200, "%c releases everywhere", A); break;
-      default: snprintf(b, 200, "?");
+  std::string show(uint32_t x, const S&, const S& t) const {
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case START: return text("%c starts, sends acquire to all nodes%s", A, v ? (std::string(" (floor ") + std::to_string(v) + ")").c_str() : "");
+      case ACQ: return text("node %c executes %c's acquire: granted, counter value %d%s", n, A, v, t.c[j].v[a] == NC ? " (vote does not count)" : "");
+      case GONE: return text("lock key vanishes on node %c (expiry / clock jump / release)", n);
+      case P2: return text("%c sees a majority that disagrees, sends raise(%d)", A, v);
+      case RAISE: return text("node %c executes %c's raise(%d): ack", n, A, v);
+      case DECIDE: return text("%c HOLDS with fence %d%s", A, v, j ? " (after phase 2)" : "");
+      case HEAL: return text("node %c executes %c's release: counter raised to %d", n, A, v);
+      case WRITE: return text("the store accepts %c's write with fence %d", A, v);
+      case CRASH: return text("node %c restarts, memory lost, counter comes back as %d", n, v);
+      case VANISH: return text("node %c loses the counter key (expired / evicted)", n);
+      case END: return text("%c is over (released, gave up, or lease time passed)", A);
+      case SYNC: return text("rejoin of node %c reads the counter of node %c", n, '1' + a);
+      case RELEASE: return text("%c releases everywhere", A);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
     std::string o = "nodes:";
-    char b[64];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 64, " [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, votes(s, j) ? "" : " no-vote");
-      o += b;
-    }
+    for (int j = 0; j < N; j++) o += text(" [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, votes(s, j) ? "" : " no-vote");
     o += "  fences:";
-    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    for (int a = 0; a < K; a++) o += text(" %c=%d", 'A' + a, s.fence[a]);
     return o;
   }
 };

@@ -140,15 +140,10 @@ template <int N, int K> struct HandModel : Model {
       if (!cfg.raise) { t.next[a] = v + 1; t.last[a] = v + cfg.size; }
       emit(t, act(HOLD, a, phase2, v));
     };
-    uint32_t done = 0;
-    for (int i = 0; i < N; i++) {
-      int v = s.c[i].v[a], n = 0, le = 0;
-      if (!v || (done >> v & 1)) continue;
-      done |= 1u << v;
-      for (int j = 0; j < N; j++) if (s.c[j].v[a]) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
+    each_value(N, [&](int j) { return s.c[j].v[a]; }, [&](int v, int n, int le) {
       if (n >= Q) hold(v, 0);
       else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-    }
+    });
     if (s.m[a]) {
       int n = 0;
       for (int j = 0; j < N; j++) n += s.c[j].v[a] == s.m[a] || (s.c[j].rz >> a & 1);
@@ -207,30 +202,28 @@ template <int N, int K> struct HandModel : Model {
   }
 
   std::string show(uint32_t x, const S&, const S&) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts%s, sends acquire to all nodes", A, v ? (" (floor " + std::to_string(v) + ")").c_str() : ""); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted, counter value %d", n, A, v); break;
-      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
-      case P2: snprintf(b, 200, "%c sees a majority that disagrees, sends raise(%d)", A, v); break;
-      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
-      case HOLD: snprintf(b, 200, "%c HOLDS with fence %d%s", A, v, j ? " (after phase 2)" : ""); break;
-      case ASK: snprintf(b, 200, "%c sends raise(%d) for its local successors", A, v); break;
-      case ANSWER: snprintf(b, 200, "node %c executes %c's raise, answers that its counter was %d", n, A, v); break;
-      case OLD: snprintf(b, 200, "node %c executes an older raise(%d) of %c", n, v, A); break;
-      case BLOCK: snprintf(b, 200, "%c takes the block %d..%d", A, j, v); break;
-      case NEXT: snprintf(b, 200, "%c hands over locally: the next holder HOLDS with fence %d", A, v); break;
-      case PASS: snprintf(b, 200, "%c's quorum has answered: the next holder HOLDS with fence %d", A, v); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case START: return text("%c starts%s, sends acquire to all nodes", A, v ? (" (floor " + std::to_string(v) + ")").c_str() : "");
+      case ACQ: return text("node %c executes %c's acquire: granted, counter value %d", n, A, v);
+      case GONE: return text("lock key vanishes on node %c", n);
+      case P2: return text("%c sees a majority that disagrees, sends raise(%d)", A, v);
+      case RAISE: return text("node %c executes %c's raise(%d): ack", n, A, v);
+      case HOLD: return text("%c HOLDS with fence %d%s", A, v, j ? " (after phase 2)" : "");
+      case ASK: return text("%c sends raise(%d) for its local successors", A, v);
+      case ANSWER: return text("node %c executes %c's raise, answers that its counter was %d", n, A, v);
+      case OLD: return text("node %c executes an older raise(%d) of %c", n, v, A);
+      case BLOCK: return text("%c takes the block %d..%d", A, j, v);
+      case NEXT: return text("%c hands over locally: the next holder HOLDS with fence %d", A, v);
+      case PASS: return text("%c's quorum has answered: the next holder HOLDS with fence %d", A, v);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (int j = 0; j < N; j++) { snprintf(b, 64, " [lock=%c ctr=%d]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr); o += b; }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c ctr=%d]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr);
     o += "  newest fences:";
-    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    for (int a = 0; a < K; a++) o += text(" %c=%d", 'A' + a, s.fence[a]);
     return o;
   }
 };

@@ -190,47 +190,40 @@ template <int N, int K> struct HeirModel : Model {
       }
     }
   }
-  const char* bad(const S& s) const {
-    int n = 0;
-    for (int a = 0; a < K; a++) n += believes(s.c[a]);
-    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
-  }
+  const char* bad(const S& s) const { return alone(K, [&](int a) { return believes(s.c[a]); }); }
   std::string show(uint32_t x, const S&, const S& t) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case TICK: snprintf(b, 200, "-- tick"); break;
-      case ASK: snprintf(b, 200, "%c asks the watchers: server %c is the primary%s%s", A, n, t.s[j].quar ? " (quarantined)" : "", t.c[a].bel ? ", and believed" : ""); break;
-      case NAME: snprintf(b, 200, "the watchers name server %c", n); break;
-      case COPY: snprintf(b, 200, "server %c copies its primary", n); break;
-      case FOLLOW: snprintf(b, 200, "server %c follows the named primary", n); break;
-      case START: snprintf(b, 200, "%c sends acquire to server %c", A, n); break;
-      case ACQ: snprintf(b, 200, "server %c executes %c's acquire", n, A); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS", A); break;
-      case EXT: snprintf(b, 200, "%c sends extend to server %c", A, n); break;
-      case EXTX: snprintf(b, 200, "server %c executes %c's extend, which is not acknowledged yet", n, A); break;
-      case EXTN: snprintf(b, 200, "%c's extend at server %c is acknowledged", A, n); break;
-      case OLDER: snprintf(b, 200, "server %c restarts with data from before the lock", n); break;
-      case LOOK: snprintf(b, 200, "%c looks at server %c", A, n); break;
-      case PROVE: snprintf(b, 200, "%c looks at server %c again, which proves%s%s%s", A, n, t.c[a].proved & 1 ? " 1" : "", t.c[a].proved & 2 ? " 2" : "", t.c[a].proved & 4 ? " 3" : ""); break;
-      case ADD: snprintf(b, 200, "server %c lists server %c", '1' + a, n); break;
-      case LEAVE: snprintf(b, 200, "server %c begins to leave server %c's list", n, '1' + a); break;
-      case DROP: snprintf(b, 200, "server %c drops the names that leave its list", '1' + a); break;
-      case CLOSE: snprintf(b, 200, "somebody who asks for fewer acknowledgements closes the list of server %c", '1' + a); break;
-      case EXPIRE: snprintf(b, 200, "lock key expires on server %c", n); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case TICK: return "-- tick";
+      case ASK: return text("%c asks the watchers: server %c is the primary%s%s", A, n, t.s[j].quar ? " (quarantined)" : "", t.c[a].bel ? ", and believed" : "");
+      case NAME: return text("the watchers name server %c", n);
+      case COPY: return text("server %c copies its primary", n);
+      case FOLLOW: return text("server %c follows the named primary", n);
+      case START: return text("%c sends acquire to server %c", A, n);
+      case ACQ: return text("server %c executes %c's acquire", n, A);
+      case DECIDE: return text("%c HOLDS", A);
+      case EXT: return text("%c sends extend to server %c", A, n);
+      case EXTX: return text("server %c executes %c's extend, which is not acknowledged yet", n, A);
+      case EXTN: return text("%c's extend at server %c is acknowledged", A, n);
+      case OLDER: return text("server %c restarts with data from before the lock", n);
+      case LOOK: return text("%c looks at server %c", A, n);
+      case PROVE: return text("%c looks at server %c again, which proves%s%s%s", A, n, t.c[a].proved & 1 ? " 1" : "", t.c[a].proved & 2 ? " 2" : "", t.c[a].proved & 4 ? " 3" : "");
+      case ADD: return text("server %c lists server %c", '1' + a, n);
+      case LEAVE: return text("server %c begins to leave server %c's list", n, '1' + a);
+      case DROP: return text("server %c drops the names that leave its list", '1' + a);
+      case CLOSE: return text("somebody who asks for fewer acknowledgements closes the list of server %c", '1' + a);
+      case EXPIRE: return text("lock key expires on server %c", n);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "servers:"; char b[100];
+    std::string o = "servers:";
     for (int j = 0; j < N; j++) {
       const Srv& v = s.s[j];
-      snprintf(b, 100, " [lock=%c age=%d term=%d in=%d out=%d%s%s]", v.owner ? 'A' + v.owner - 1 : '-', v.age, v.term, v.in, v.out, v.quar ? " quar" : "", s.named == j ? " named" : "");
-      o += b;
+      o += text(" [lock=%c age=%d term=%d in=%d out=%d%s%s]", v.owner ? 'A' + v.owner - 1 : '-', v.age, v.term, v.in, v.out, v.quar ? " quar" : "", s.named == j ? " named" : "");
     }
     o += "  holders:";
-    for (int a = 0; a < K; a++) if (believes(s.c[a])) { snprintf(b, 80, " %c(%d since start)", 'A' + a, s.c[a].e); o += b; }
+    for (int a = 0; a < K; a++) if (believes(s.c[a])) o += text(" %c(%d since start)", 'A' + a, s.c[a].e);
     return o;
   }
 };

@@ -167,38 +167,29 @@ template <int K> struct SetModel : Model {
     for (int j = 0; j < N; j++) m |= !!c.ans2[j] << j;
     return quorum(m, c.set);
   }
-  const char* bad(const S& s) const {
-    int n = 0;
-    for (int a = 0; a < K; a++) n += believes(s.c[a]);
-    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
-  }
+  const char* bad(const S& s) const { return alone(K, [&](int a) { return believes(s.c[a]); }); }
   std::string show(uint32_t x, const S&, const S&) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
+    const auto [kind, a, j, v, A, n] = Step(x);
     static const char* sets[] = {"1 2 3", "1 2 3 4", "2 3 4"};
-    switch (x & 255) {
-      case TICK: snprintf(b, 200, "-- tick"); break;
-      case NEXT: snprintf(b, 200, "the operator begins level %d of the record", j); break;
-      case WRITE: snprintf(b, 200, "node %c is told", n); break;
-      case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
-      case START: snprintf(b, 200, "%c with nodes %s sends acquire", A, sets[j]); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted", n, A); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS (a quorum answered)", A); break;
-      case EXT: snprintf(b, 200, "%c sends extend", A); break;
-      case EXTN: snprintf(b, 200, "node %c executes %c's extend", n, A); break;
-      case EXTENDED: snprintf(b, 200, "%c has extended", A); break;
-      case STOP: snprintf(b, 200, "%c finishes", A); break;
-      case EXPIRE: snprintf(b, 200, "lock key expires on node %c", n); break;
-      default: snprintf(b, 200, "?");
+    switch (kind) {
+      case TICK: return "-- tick";
+      case NEXT: return text("the operator begins level %d of the record", j);
+      case WRITE: return text("node %c is told", n);
+      case CRASH: return text("node %c restarts with empty memory", n);
+      case START: return text("%c with nodes %s sends acquire", A, sets[j]);
+      case ACQ: return text("node %c executes %c's acquire: granted", n, A);
+      case DECIDE: return text("%c HOLDS (a quorum answered)", A);
+      case EXT: return text("%c sends extend", A);
+      case EXTN: return text("node %c executes %c's extend", n, A);
+      case EXTENDED: return text("%c has extended", A);
+      case STOP: return text("%c finishes", A);
+      case EXPIRE: return text("lock key expires on node %c", n);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[80];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 80, " [lock=%c age=%d level=%d]", s.s[j].owner ? 'A' + s.s[j].owner - 1 : '-', s.s[j].age, s.s[j].level);
-      o += b;
-    }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c age=%d level=%d]", s.s[j].owner ? 'A' + s.s[j].owner - 1 : '-', s.s[j].age, s.s[j].level);
     return o;
   }
 };

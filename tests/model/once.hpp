@@ -123,8 +123,8 @@ template <int N, int K, int B> struct OnceModel : Model {
   }
   static std::string words(uint8_t v) { return !v ? "nothing" : std::string(kept(v) ? "result " : "claim ") + char('A' + run(v)); }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (const Col& c : s.c) { snprintf(b, 64, " [promised=%d %d=%s]", c.promised, c.accepted, words(value(s, c.accepted)).c_str()); o += b; }
+    std::string o = "nodes:";
+    for (const Col& c : s.c) o += text(" [promised=%d %d=%s]", c.promised, c.accepted, words(value(s, c.accepted)).c_str());
     return o;
   }
 };

@@ -342,38 +342,37 @@ template <int N, int C> struct QueueModel : Model {
     return a != EXEC_LOST && !(a == LOSE && x >> 24) && a != LEFT && a != DIE && a != GO_DOWN && a != RESTART && a != LAPSE;
   }
   std::string show(uint32_t x, const S&, const S& after) const {
-    int c = x >> 8 & 255, j = x >> 16 & 255, m = x >> 24; char b[200]; char A = 'A' + c, n = '1' + j;
+    const auto [kind, c, j, m, A, n] = Step(x);
     static const char* ops[] = {"", "ask", "ask", "ask in its turn", "try", "ask without a ticket", "release that puts the ticket back", "release", "release within a turn", "pass", "leave"};
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c asks for the first time", A); break;
+    switch (kind) {
+      case START: return text("%c asks for the first time", A);
       case EXEC: case EXEC_LOST: {
         uint8_t g = after.n[j].got[c]; int op = m >> 4;
         std::string r = op > OLD ? "" : g == GRANTED ? ": granted" : g & TAKEN ? std::string(": refused, taken by ") + (char)('A' + (g & 7) - 1)
                         : g & BEHIND ? std::string(": refused, first is ") + (char)('A' + (g & 7)) : ": not counted";
-        if ((x & 255) == EXEC_LOST) r = ", its answer is lost";
+        if (kind == EXEC_LOST) r = ", its answer is lost";
         std::string num = m & 15 && op != NEW && op != BARGE ? " with number " + std::to_string(m & 15) : "";
-        snprintf(b, 200, "node %c executes %c's %s%s%s", n, A, ops[op], num.c_str(), r.c_str()); break;
+        return text("node %c executes %c's %s%s%s", n, A, ops[op], num.c_str(), r.c_str());
       }
-      case WIN: snprintf(b, 200, "%c HOLDS (a quorum has granted)", A); break;
-      case LOSE: snprintf(b, 200, after.c[c].ph == BEATEN ? "%c gives up" : "%c has lost this attempt%s; its number: %d", A, m ? " (it waited no longer)" : "", after.c[c].num); break;
-      case AGAIN_REG: snprintf(b, 200, "%c asks again, to put its ticket everywhere", A); break;
-      case AGAIN_GO: snprintf(b, 200, "%c was woken, asks again", A); break;
-      case AGAIN_TIMER: snprintf(b, 200, "%c asks again (timer)", A); break;
-      case FREE: snprintf(b, 200, "%c releases", A); break;
-      case FREE_TURN: snprintf(b, 200, "%c releases within its turn", A); break;
-      case TAKE: snprintf(b, 200, "%c asks within its turn", A); break;
-      case PASSED: snprintf(b, 200, "%c passes its turn on", A); break;
-      case LEFT: snprintf(b, 200, "%c stops waiting", A); break;
-      case DIE: snprintf(b, 200, "%c dies", A); break;
-      case GO_DOWN: snprintf(b, 200, "node %c dies", n); break;
-      case RESTART: snprintf(b, 200, "node %c restarts with empty memory", n); break;
-      case VOTES: snprintf(b, 200, "node %c votes again", n); break;
-      case LAPSE: snprintf(b, 200, "%c's ticket expires on node %c while %c lives", A, n, A); break;
-      case EXPIRE: snprintf(b, 200, "%c's ticket expires on node %c", A, n); break;
-      case UNLOCK: snprintf(b, 200, "%c's lock expires on node %c", A, n); break;
-      default: snprintf(b, 200, "?");
+      case WIN: return text("%c HOLDS (a quorum has granted)", A);
+      case LOSE: return text(after.c[c].ph == BEATEN ? "%c gives up" : "%c has lost this attempt%s; its number: %d", A, m ? " (it waited no longer)" : "", after.c[c].num);
+      case AGAIN_REG: return text("%c asks again, to put its ticket everywhere", A);
+      case AGAIN_GO: return text("%c was woken, asks again", A);
+      case AGAIN_TIMER: return text("%c asks again (timer)", A);
+      case FREE: return text("%c releases", A);
+      case FREE_TURN: return text("%c releases within its turn", A);
+      case TAKE: return text("%c asks within its turn", A);
+      case PASSED: return text("%c passes its turn on", A);
+      case LEFT: return text("%c stops waiting", A);
+      case DIE: return text("%c dies", A);
+      case GO_DOWN: return text("node %c dies", n);
+      case RESTART: return text("node %c restarts with empty memory", n);
+      case VOTES: return text("node %c votes again", n);
+      case LAPSE: return text("%c's ticket expires on node %c while %c lives", A, n, A);
+      case EXPIRE: return text("%c's ticket expires on node %c", A, n);
+      case UNLOCK: return text("%c's lock expires on node %c", A, n);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
     std::string o;

@@ -88,8 +88,8 @@ template <int N, int K> struct RestModel : Model {
     return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (const Col& c : s.c) { snprintf(b, 64, " [lock=%c age=%d rests=%d]", c.owner ? 'A' + c.owner - 1 : '-', c.age, c.rests); o += b; }
+    std::string o = "nodes:";
+    for (const Col& c : s.c) o += text(" [lock=%c age=%d rests=%d]", c.owner ? 'A' + c.owner - 1 : '-', c.age, c.rests);
     return o;
   }
 };

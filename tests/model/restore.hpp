@@ -33,14 +33,6 @@ template <int N, int K> struct RestoreModel : Model {
     std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
   }
   static bool granted(const S& s, int a, int j) { return s.c[j].v[a] && s.c[j].v[a] != NC; }
-  static S decided(const S& s, int a, int v) {
-    S t = s; t.st[a] = HELD; t.fence[a] = v;
-    for (int b = 0; b < K; b++) {
-      if (b != a && s.fence[b] == v) t.flag = 2;
-      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
-    }
-    return t;
-  }
   int owned(const S& s, int a) const { int n = 0; for (int j = 0; j < N; j++) n += s.c[j].owner == a + 1; return n; }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, BACK, STOP };
   template <class F> void next(const S& s, F emit) const {
@@ -70,20 +62,14 @@ template <int N, int K> struct RestoreModel : Model {
         }
       }
       if (s.st[a] == RUN || s.st[a] == PH2) {
-        uint32_t done = 0;
-        for (int i = 0; i < N; i++) {
-          if (!granted(s, a, i)) continue;
-          int v = s.c[i].v[a], n = 0, le = 0;
-          if (done >> v & 1) continue;
-          done |= 1u << v;
-          for (int j = 0; j < N; j++) if (granted(s, a, j)) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
-          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+        each_value(N, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, [&](int v, int n, int le) {
+          if (n >= Q) emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
           else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-        }
+        });
         if (s.m[a]) {
           int n = 0;
           for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
-          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+          if (n >= Q) emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
         }
       }
       bool awaited = false;
@@ -105,34 +91,25 @@ template <int N, int K> struct RestoreModel : Model {
       }
     }
   }
-  const char* bad(const S& s) const {
-    if (s.flag == 2) return "U: two acquisitions got the same fence";
-    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
-    return nullptr;
-  }
+  const char* bad(const S& s) const { return fences(s.flag); }
   std::string show(uint32_t x, const S&, const S& t) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted, counter value %d", n, A, v); break;
-      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
-      case P2: snprintf(b, 200, "%c sees a majority that disagrees, sends raise(%d)", A, v); break;
-      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, t.fence[a]); break;
-      case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
-      case BACK: snprintf(b, 200, "node %c takes %c's key back, counter value %d", n, A, v); break;
-      case STOP: snprintf(b, 200, "%c gives up / finishes", A); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case START: return text("%c starts, sends acquire to all nodes", A);
+      case ACQ: return text("node %c executes %c's acquire: granted, counter value %d", n, A, v);
+      case GONE: return text("lock key vanishes on node %c", n);
+      case P2: return text("%c sees a majority that disagrees, sends raise(%d)", A, v);
+      case RAISE: return text("node %c executes %c's raise(%d): ack", n, A, v);
+      case DECIDE: return text("%c HOLDS with fence %d", A, t.fence[a]);
+      case CRASH: return text("node %c restarts with empty memory", n);
+      case BACK: return text("node %c takes %c's key back, counter value %d", n, A, v);
+      case STOP: return text("%c gives up / finishes", A);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 64, " [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : "");
-      o += b;
-    }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : "");
     return o;
   }
 };

@@ -86,8 +86,8 @@ template <int N, int K> struct ResumeModel : Model {
     return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (const Col& c : s.c) { snprintf(b, 64, " [lock=%c ctr=%d]", c.owner == OLD ? '*' : c.owner ? 'A' + c.owner - 1 : '-', c.ctr); o += b; }
+    std::string o = "nodes:";
+    for (const Col& c : s.c) o += text(" [lock=%c ctr=%d]", c.owner == OLD ? '*' : c.owner ? 'A' + c.owner - 1 : '-', c.ctr);
     return o;
   }
 };

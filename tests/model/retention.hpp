@@ -38,14 +38,6 @@ template <int N, int K> struct KeepModel : Model {
     }
     std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
   }
-  static S decided(const S& s, int a, int v) {
-    S t = s; t.st[a] = HELD; t.fence[a] = v;
-    for (int b = 0; b < K; b++) {
-      if (b != a && s.fence[b] == v) t.flag = 2;
-      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
-    }
-    return t;
-  }
   void write(Col& c, int v) const { c.ctr = v; c.until = (cfg.from_value ? v : c.clk) + cfg.keep; }
   enum : uint32_t { AHEAD, TICK, BACK, EXPIRE, START, ACQ, GONE, P2, RAISE, DECIDE };
   template <class F> void next(const S& s, F emit) const {
@@ -75,19 +67,14 @@ template <int N, int K> struct KeepModel : Model {
         }
       }
       if (s.st[a] == RUN || s.st[a] == PH2) {
-        uint32_t done = 0;
-        for (int i = 0; i < N; i++) {
-          int v = s.c[i].v[a], n = 0, le = 0;
-          if (!v || (done >> v & 1)) continue;
-          done |= 1u << v;
-          for (int j = 0; j < N; j++) if (s.c[j].v[a]) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
-          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+        each_value(N, [&](int j) { return s.c[j].v[a]; }, [&](int v, int n, int le) {
+          if (n >= Q) emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
           else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-        }
+        });
         if (s.m[a]) {
           int n = 0;
           for (int j = 0; j < N; j++) n += s.c[j].v[a] == s.m[a] || (s.c[j].rz >> a & 1);
-          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+          if (n >= Q) emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
         }
       }
     }
@@ -100,33 +87,27 @@ template <int N, int K> struct KeepModel : Model {
       for (int x = 1; x <= cfg.back && !c.moved; x++) { S t = s; t.begun = 1; t.c[j].clk -= x; t.c[j].moved = 1; emit(t, act(BACK, 0, j, x)); }
     }
   }
-  const char* bad(const S& s) const {
-    if (s.flag == 2) return "U: two acquisitions got the same fence";
-    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
-    return nullptr;
-  }
+  const char* bad(const S& s) const { return fences(s.flag); }
   std::string show(uint32_t x, const S&, const S&) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case AHEAD: snprintf(b, 200, "the clock of node %c is %d ahead", n, v); break;
-      case BACK: snprintf(b, 200, "the clock of node %c is set back by %d", n, v); break;
-      case EXPIRE: snprintf(b, 200, "the counter of node %c expires", n); break;
-      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes", A); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: value %d", n, A, v); break;
-      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
-      case P2: snprintf(b, 200, "%c sends raise(%d)", A, v); break;
-      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, v); break;
-      default: snprintf(b, 200, "-- tick");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case AHEAD: return text("the clock of node %c is %d ahead", n, v);
+      case BACK: return text("the clock of node %c is set back by %d", n, v);
+      case EXPIRE: return text("the counter of node %c expires", n);
+      case START: return text("%c starts, sends acquire to all nodes", A);
+      case ACQ: return text("node %c executes %c's acquire: value %d", n, A, v);
+      case GONE: return text("lock key vanishes on node %c", n);
+      case P2: return text("%c sends raise(%d)", A, v);
+      case RAISE: return text("node %c executes %c's raise(%d): ack", n, A, v);
+      case DECIDE: return text("%c HOLDS with fence %d", A, v);
+      default: return "-- tick";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (int j = 0; j < N; j++) { snprintf(b, 64, " [clock=%d lock=%c ctr=%d]", s.c[j].clk, s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr); o += b; }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [clock=%d lock=%c ctr=%d]", s.c[j].clk, s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr);
     o += "  fences:";
-    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    for (int a = 0; a < K; a++) o += text(" %c=%d", 'A' + a, s.fence[a]);
     return o;
   }
 };

@@ -174,43 +174,36 @@ template <int N, int K> struct TimedModel : Model {
     }
   }
   const char* bad(const S& s) const {
-    int n = 0;
-    for (int a = 0; a < K; a++) n += believes(s, a);
     if (cfg.zcheck)
       for (int j = 0; j < N; j++) for (int a = 0; a < K; a++)
         if ((s.c[j].rel >> a & 1) && s.c[j].owner == a + 1) return "Z: a dead attempt owns a node after its release ran there";
-    return n > 1 ? "M: two clients believe they hold the lock" : nullptr;
+    return alone(K, [&](int a) { return believes(s, a); });
   }
   std::string show(uint32_t x, const S&, const S&) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts, sends acquire to all nodes%s", A, cfg.no_vote ? " that vote" : ""); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : ""); break;
-      case EXPIRE: snprintf(b, 200, "lock key expires on node %c", n); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS (a quorum answered)", A); break;
-      case TICK: snprintf(b, 200, "-- tick"); break;
-      case STOP: snprintf(b, 200, "%c gives up / finishes; sends release", A); break;
-      case REL: snprintf(b, 200, "node %c executes %c's release", n, A); break;
-      case EXT: snprintf(b, 200, "%c sends extend", A); break;
-      case EXTN: snprintf(b, 200, "node %c executes %c's extend%s", n, A, v ? " (re-creates the key)" : ""); break;
-      case EXTOK: snprintf(b, 200, "%c has extended", A); break;
-      case ASK: snprintf(b, 200, "%c asks node %c to take its key%s", A, n, cfg.no_vote ? "" : " back"); break;
-      case BACK: snprintf(b, 200, "node %c takes %c's key%s%s", n, A, cfg.no_vote ? "" : " back", v ? " (counted)" : ""); break;
-      case CRASH: snprintf(b, 200, "node %c restarts with empty memory", n); break;
-      case JUMP: snprintf(b, 200, "clock of node %c jumps forward, its key expires", n); break;
-      default: snprintf(b, 200, "?");
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case START: return text("%c starts, sends acquire to all nodes%s", A, cfg.no_vote ? " that vote" : "");
+      case ACQ: return text("node %c executes %c's acquire: granted%s", n, A, v ? " (quarantined: not counted)" : "");
+      case EXPIRE: return text("lock key expires on node %c", n);
+      case DECIDE: return text("%c HOLDS (a quorum answered)", A);
+      case TICK: return "-- tick";
+      case STOP: return text("%c gives up / finishes; sends release", A);
+      case REL: return text("node %c executes %c's release", n, A);
+      case EXT: return text("%c sends extend", A);
+      case EXTN: return text("node %c executes %c's extend%s", n, A, v ? " (re-creates the key)" : "");
+      case EXTOK: return text("%c has extended", A);
+      case ASK: return text("%c asks node %c to take its key%s", A, n, cfg.no_vote ? "" : " back");
+      case BACK: return text("node %c takes %c's key%s%s", n, A, cfg.no_vote ? "" : " back", v ? " (counted)" : "");
+      case CRASH: return text("node %c restarts with empty memory", n);
+      case JUMP: return text("clock of node %c jumps forward, its key expires", n);
+      default: return "?";
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (int j = 0; j < N; j++) {
-      snprintf(b, 64, " [lock=%c age=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].age, s.c[j].quar ? " quar" : "");
-      o += b;
-    }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c age=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].age, s.c[j].quar ? " quar" : "");
     o += "  holders:";
-    for (int a = 0; a < K; a++) if (believes(s, a)) { snprintf(b, 64, " %c(%d since start)", 'A' + a, s.e[a]); o += b; }
+    for (int a = 0; a < K; a++) if (believes(s, a)) o += text(" %c(%d since start)", 'A' + a, s.e[a]);
     return o;
   }
 };
@@ -241,14 +234,6 @@ template <int N, int K> struct HybridModel : Model {
       for (int j = 0; j < N; j++) { if (s.c[j].v[a]) s.c[j].v[a] = 1; s.c[j].rz &= ~(1 << a); }
     }
     std::sort(s.c, s.c + N, [](const Col& a, const Col& b) { return memcmp(&a, &b, sizeof a) < 0; });
-  }
-  static S decided(const S& s, int a, int v) {
-    S t = s; t.st[a] = HELD; t.fence[a] = v;
-    for (int b = 0; b < K; b++) {
-      if (b != a && s.fence[b] == v) t.flag = 2;
-      else if ((s.before[a] >> b & 1) && s.fence[b] >= v) t.flag = 3;
-    }
-    return t;
   }
   static bool granted(const S& s, int a, int j) { return s.c[j].v[a] && s.c[j].v[a] != NC; }
   enum : uint32_t { START, ACQ, GONE, P2, RAISE, DECIDE, CRASH, TICK };
@@ -282,20 +267,14 @@ template <int N, int K> struct HybridModel : Model {
         }
       }
       if (s.st[a] == RUN || s.st[a] == PH2) {
-        uint32_t done = 0;
-        for (int i = 0; i < N; i++) {
-          if (!granted(s, a, i)) continue;
-          int v = s.c[i].v[a], n = 0, le = 0;
-          if (done >> v & 1) continue;
-          done |= 1u << v;
-          for (int j = 0; j < N; j++) if (granted(s, a, j)) { n += s.c[j].v[a] == v; le += s.c[j].v[a] <= v; }
-          if (n >= Q) emit(decided(s, a, v), act(DECIDE, a, 0, v));
+        each_value(N, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, [&](int v, int n, int le) {
+          if (n >= Q) emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
           else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-        }
+        });
         if (s.m[a]) {
           int n = 0;
           for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
-          if (n >= Q) emit(decided(s, a, s.m[a]), act(DECIDE, a, 1, s.m[a]));
+          if (n >= Q) emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
         }
       }
     }
@@ -308,31 +287,25 @@ template <int N, int K> struct HybridModel : Model {
         }
     }
   }
-  const char* bad(const S& s) const {
-    if (s.flag == 2) return "U: two acquisitions got the same fence";
-    if (s.flag == 3) return "R: a later acquisition got a fence that is not larger";
-    return nullptr;
-  }
+  const char* bad(const S& s) const { return fences(s.flag); }
   std::string show(uint32_t x, const S&, const S& t) const {
-    int a = x >> 8 & 255, j = x >> 16 & 255, v = x >> 24 & 255; char b[200];
-    const char A = 'A' + a, n = '1' + j;
-    switch (x & 255) {
-      case START: snprintf(b, 200, "%c starts (floor %d), sends acquire to all nodes", A, v); break;
-      case ACQ: snprintf(b, 200, "node %c executes %c's acquire: value %d%s", n, A, v, t.c[j].v[a] == NC ? " (quarantined: not counted)" : ""); break;
-      case GONE: snprintf(b, 200, "lock key vanishes on node %c", n); break;
-      case P2: snprintf(b, 200, "%c sends raise(%d)", A, v); break;
-      case RAISE: snprintf(b, 200, "node %c executes %c's raise(%d): ack", n, A, v); break;
-      case DECIDE: snprintf(b, 200, "%c HOLDS with fence %d", A, v); break;
-      case CRASH: snprintf(b, 200, "node %c restarts, counter comes back as %d", n, v); break;
-      default: snprintf(b, 200, "-- tick, time %d", t.now);
+    const auto [kind, a, j, v, A, n] = Step(x);
+    switch (kind) {
+      case START: return text("%c starts (floor %d), sends acquire to all nodes", A, v);
+      case ACQ: return text("node %c executes %c's acquire: value %d%s", n, A, v, t.c[j].v[a] == NC ? " (quarantined: not counted)" : "");
+      case GONE: return text("lock key vanishes on node %c", n);
+      case P2: return text("%c sends raise(%d)", A, v);
+      case RAISE: return text("node %c executes %c's raise(%d): ack", n, A, v);
+      case DECIDE: return text("%c HOLDS with fence %d", A, v);
+      case CRASH: return text("node %c restarts, counter comes back as %d", n, v);
+      default: return text("-- tick, time %d", t.now);
     }
-    return b;
   }
   std::string dump(const S& s) const {
-    std::string o = "nodes:"; char b[64];
-    for (int j = 0; j < N; j++) { snprintf(b, 64, " [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : ""); o += b; }
+    std::string o = "nodes:";
+    for (int j = 0; j < N; j++) o += text(" [lock=%c ctr=%d%s]", s.c[j].owner ? 'A' + s.c[j].owner - 1 : '-', s.c[j].ctr, s.c[j].quar ? " quar" : "");
     o += "  fences:";
-    for (int a = 0; a < K; a++) { snprintf(b, 64, " %c=%d", 'A' + a, s.fence[a]); o += b; }
+    for (int a = 0; a < K; a++) o += text(" %c=%d", 'A' + a, s.fence[a]);
     return o;
   }
 };
