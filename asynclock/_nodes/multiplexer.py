@@ -148,8 +148,8 @@ class Multiplexer:
         changed.set()
 
     def flush_soon(self) -> None:
-        """Send the releases and acquires of this tick when it ends."""
-        if self.loop is not None and not self.flush_due:
+        """Send the releases and acquires of this tick when it ends; not if `flush_due` already."""
+        if self.loop is not None:
             self.flush_due = True
             self.loop.call_soon(self._end_tick)
 
