@@ -185,10 +185,10 @@ ENDS = cases(f"""
       reads *1, :0, *1, :0 -> batch acquire:a: [0]; batch acquire:a release:b: [0]
       releasing? -> False
     an odd reply to a batch ends no connection
-      ask batch acquire:a
-      ask batch acquire:b
-      tick -> writes batch acquire:a, batch acquire:b
-      reads *1, :1, *3, :1, :7, :7 -> batch acquire:a: [1]; batch acquire:b: [1, 7, 7]
+      ask 3 times batch acquire:a
+      tick -> writes 3 × batch acquire:a
+      reads *1, :1, *3, :1, :7, :7, :5 ->
+        batch acquire:a: [1]; batch acquire:a: [1, 7, 7]; batch acquire:a: 5
     a server that knew us may refuse our certificate for a while
       ask a
       lose TLSV1_ALERT_UNKNOWN_CA -> end of a; a: ! connection lost: alert
