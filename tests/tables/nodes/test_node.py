@@ -71,7 +71,7 @@ CONNECTIONS = cases(f"""
       state? -> rejected
       cause? -> it is a replica, not a primary
       events?  ->
-      wait 0.2 -> closes: it was a replica
+      wait 0.11 -> closes: it was a replica
       comes role=master -> wakes all
       state? -> quarantined
     a Sentinel is told as such
