@@ -74,11 +74,7 @@ METHODS_HERE = {
     ),
     **_each("isHeldByCurrentThread is_acquired is_owned owned valid", "lease.held"),
     **_each("extend extend_lock prolong reacquire refresh renew", "lease.extend()"),
-    **_each(
-        "force_release reset reset_all",
-        "locks.release_held(name, owner=...), which takes a name from its holder, as `asynclock "
-        "release NAME --force` does in a shell",
-    ),
+    **_each("force_release reset reset_all", "locks.release_held(name, owner=...)"),
     **_each("on_lost", "wait_lost(), awaited in a task of its own"),
     **_each("wait_lost", "on_lost(callback), look at `held`, or ask the lease of a run"),
     **_each("wanted", "on_wanted(callback)"),

@@ -28,8 +28,7 @@ class NotAcquiredError(AsyncLockError):
     before another try, in seconds: an estimate from the recent holds of the name and the number of
     waiters, at random between half of it and all, and never more than `remaining`. `votes` has the
     number of nodes by vote: "granted", "refused" and "unknown" (no answer). `holder_message` is
-    what the holder publishes (`Lease.publish`), as a call that waited knew it at its timeout: it
-    may be 0.4 `ticket_ttl` and a renewal old, and is None if no node had told it.
+    what the holder publishes, as known at the timeout: at most 0.4 `ticket_ttl` and a renewal old.
     """
 
     def __init__(

@@ -9,14 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
 from . import _settings
+from ._engine.acquire import Acquire
 from ._engine.context import EngineSettings
 from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
+from ._engine.refusals import is_owner_id
 from ._engine.spec import HandOff
 from ._inspect.survey import NodeAccess, held
-from ._inspect.takeback import TakeBack, release_held
+from ._inspect.takeback import TakeBack
 from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
@@ -36,7 +38,7 @@ from ._primitives.synchronized import P, R, synchronized
 from ._process import Background
 from ._rules import validity
 from ._settings import RestartGuard
-from .errors import ConfigurationError
+from .errors import ConfigurationError, LeaseLostError, NotAcquiredError
 from .events import Observer, Observers, Watcher
 
 
@@ -88,10 +90,9 @@ class LockManager(_settings.Answering):
             handoff: how a released lock passes to a waiting task of this process. True or "block":
                 without asking the nodes, with a fence from a reserved block. "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
-            at_least: seconds from the acquire for which nobody else gets the name, also if this
-                lease is released sooner: then the name rests. If the holder dies or the lease is
-                lost, only its ttl counts. A node that restarts without its data forgets a
-                rest, and votes again after max_ttl.
+            at_least: seconds from the acquire for which nobody else gets the name: released
+                sooner, it rests. If the holder dies or loses the lease, only its ttl counts. A
+                node that restarts without its data forgets a rest, and votes after max_ttl.
             unknown: a setting that does not exist, which raises TypeError.
         """
         if unknown:
@@ -176,9 +177,7 @@ class LockManager(_settings.Answering):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make a `Once`: work that is done once per `key`, as a context manager or a decorator.
-
-        Raises ConfigurationError.
+        """Make a `Once`: work that is done once per `key`. Raises ConfigurationError.
 
             @locks.once("invoice:{invoice_id}", keep=86400)
             async def charge(invoice_id: int) -> dict[str, str]: ...
@@ -293,58 +292,74 @@ class LockManager(_settings.Answering):
         """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease.
 
         At most one of several calls with one ticket gets the lease, with a fence above all before
-        it; calls that race over several nodes may all fail. Waiters don't go first. Takes at most
-        one node timeout, besides the time to connect. A call that fails or is cancelled gives up
-        what it took: the name may be free before the ttl is over. Raises LeaseLostError if the
-        lease has ended or another call took it: then it is gone for good. Raises
-        QuorumUnavailableError if too few nodes answered: try again while the ttl lasts. Raises
-        ConfigurationError for bytes that are no ticket of this version, or of another prefix.
+        it, also if others wait; calls that race over several nodes may all fail. Takes at most one
+        node timeout, besides the time to connect. A call that fails or is cancelled gives up what
+        it took: the name may be free before the ttl is over. Raises LeaseLostError if the lease has
+        ended or another call took it, QuorumUnavailableError if too few nodes answered (try again
+        while the ttl lasts), ConfigurationError for no ticket of this version, or another prefix's.
 
         Args:
-            ticket: the detached ticket, as `detach` returned it.
+            ticket: what `detach` returned.
             settings: those of `lock`, without `timeout` and `handoff`. Only the ttl, and what was
                 left of `at_least`, are those of the detached lease by default.
         """
         if wrong := settings.keys() - HoldSettings.__annotations__.keys():
             raise _settings.unknown(wrong)
-        detached = Detached.read(ticket)
-        make: Callable[..., Lock | FairLock] = getattr(self, detached.kind)
-        given: dict[str, Any] = {"at_least": detached.at_least or None, "ttl": detached.ttl}
-        return await make(detached.name, **{**given, **settings})._resume(detached)
+        kept, prefix = Detached.read(ticket), self._defaults.prefix
+        options, _ = self._defaults.read({"ttl": kept.ttl, **settings}, kept.at_least or None)
+        name, old = _settings.name(kept.name), _settings.name(kept.owner)
+        known = {one.keys[0]: one for one in (spec(prefix, name), fair_spec(prefix, name))}
+        what = known.get(kept.key)
+        if what is None or not is_owner_id(old):
+            text = f"the ticket is of another prefix, or damaged: its key is not one of {[*known]}"
+            raise ConfigurationError(text, name=name)
+        # A new owner replaces the old one, node by node, where that still has the name. An attempt
+        # that fails deletes what it took: at most one owner ever replaces the old one at a quorum
+        # (tests/model: DR1, DX1 to DX4). No local queue: waiting tasks must not keep this out.
+        beside = replace(what, queue_key=None, exempt=(old,))
+        try:
+            lease = await Acquire(self._engine, beside, options, None, once=True)
+        except NotAcquiredError:
+            reason = "it has ended, or another resume took it"
+            text = f"the lease on {name!r} is no longer held: {reason}"
+            was = {"name": name, "reason": reason, "owner": old}
+            raise LeaseLostError(text, **was, fence=kept.fence) from None
+        if lease._grant is not None:
+            lease._grant.resumed(what)
+        return lease
 
     async def release_held(
         self, name: str, *, owner: str | None = None, force: bool = False
     ) -> bool:
         """Release `name` for its holder, in whatever process; return whether a node did.
 
-        The holder loses the lease: it notices that at once if servers push and the lease has been
-        renewed, otherwise at its next renewal, and may work until then. Stores that check fences
-        refuse it as soon as there is a new holder. Waiters are woken. This also takes back what
-        other primitives hold under the name, if its mutex is free. Takes at most two node timeouts
-        for each owner, and one more. If it is cancelled, some nodes may have released. Raises
-        QuorumUnavailableError if too few nodes answered: some may have released, so try again.
+        The holder loses the lease, and notices that at once if servers push and it has renewed the
+        lease, otherwise at its next renewal. Stores that check fences refuse it once there is a new
+        holder. Waiters are woken. If the mutex is free, this takes back what other primitives hold
+        under the name. Takes at most two node timeouts for each owner, and one more. If it is
+        cancelled or raises QuorumUnavailableError (too few answered), some nodes may have released.
 
         Args:
             name: what is held.
             owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
             force: whether to release it from any owner; instead of `owner`.
         """
-        return await release_held(node_access(self), name, owner, force=force)
+        take = await TakeBack.of(node_access(self), name)
+        return await take.release(owner, force=force)
 
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.
 
         The lease stays: its holder hears of the request by `Lease.on_wanted`, or as a leader by
-        `campaign(on_wanted="resign")`, and decides; others ignore it. The present owners are asked,
-        of a semaphore or of readers all, for `max_ttl` seconds. A lease that hears of it is not
-        handed over in its process. Returns False if the name is free, or locked by another library.
-        If this is cancelled, the holder may have been asked. Takes at most three node timeouts.
-        Raises QuorumUnavailableError if too few nodes answered.
+        `campaign(on_wanted="resign")`, and decides; others ignore it. All owners are asked, for
+        `max_ttl` seconds; no lease that hears of it is handed over in its process. Returns False if
+        the name is free, or another library's. Takes at most three node timeouts. If this raises
+        QuorumUnavailableError (too few nodes answered) or is cancelled, some may have been asked.
 
         Args:
             name: what is held, by whatever primitive.
         """
-        take = await TakeBack.of(node_access(self), _settings.name(name))
+        take = await TakeBack.of(node_access(self), name)
         return await take.ask()
 
     def nodes(self) -> tuple[NodeHealth, ...]:

@@ -36,11 +36,8 @@ WAKE_NOBODY = (1,)
 """Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
-NOT_DETACHED: Final = (
-    "the lease on {!r} can't be detached: only those of lock() and fair_lock() can"
-)
+NOT_DETACHED: Final = "the lease on {!r} can't be detached: only those of lock and fair_lock can"
 VERSION: Final = 1
-"""Version of the detached ticket's form."""
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
 
@@ -225,43 +222,35 @@ def reserve_now(
     return None if grant.fences else grant.reserving
 
 
-# a lease that another process goes on with
-
-
 class Detached(NamedTuple):
-    """What a detached ticket says: a list in JSON, which begins with VERSION."""
+    """What a detached ticket says: VERSION and these fields, as a list in JSON."""
 
-    kind: str
     name: str
     key: str
-    """The lock's own key, so that no manager with another prefix takes the ticket."""
+    """The lock's own key, which tells a fair lock, and the manager's prefix."""
     owner: str
     fence: int
     ttl: float
     at_least: float
-    """The seconds of `at_least` that were left."""
 
     @classmethod
     def ticket_of(cls, grant: Grant) -> bytes:
         """Return the ticket of a lease. Raises ConfigurationError if it can't have one."""
         spec, left = grant.spec, grant.held_since + grant.options.at_least - _clock.now()
-        if not spec.kind:
+        if spec.part or not spec.queue:  # it isn't a whole name, or is several
             raise ConfigurationError(NOT_DETACHED.format(spec.name), name=spec.name)
         lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
-        text = json.dumps([VERSION, *cls(spec.kind, spec.name, spec.keys[0], *lease)])
+        text = json.dumps([VERSION, *cls(spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
-            long = f"the name is too long for a ticket of {LONGEST} bytes: lock a hash of it"
-            raise ConfigurationError(long, name=spec.name)
+            raise ConfigurationError(f"too long a name for a {LONGEST}-byte ticket: lock its hash")
         return text.encode()
 
     @classmethod
     def read(cls, ticket: object) -> Self:
         """Return what `ticket` says. Raises ConfigurationError, which doesn't show the ticket."""
         if not isinstance(ticket, bytes):
-            kind = type(ticket).__name__
-            raise ConfigurationError(f"a ticket must be bytes (text: ticket.encode()), not {kind}")
-        found = from_json(ticket) if len(ticket) <= LONGEST else None
-        match found[1:] if isinstance(found, list) and found[:1] == [VERSION] else None:
-            case ["lock" | "fair_lock", str(), str(), str(), int(), float(), float()] as fields:
-                return cls(*fields)
+            raise ConfigurationError("a ticket must be bytes (of a text, pass ticket.encode())")
+        match from_json(ticket) if len(ticket) <= LONGEST else None:
+            case [form, str(), str(), str(), int(), float(), float()] as found if form == VERSION:
+                return cls(*found[1:])
         raise ConfigurationError("this is no ticket that Lease.detach of this version returned")

@@ -16,7 +16,6 @@ from typing import Any
 from weakref import ReferenceType
 
 from .. import _clock, _process
-from .._keys import MESSAGE
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.wire import NOBODY, Sink
 from .._process import Background, of_one_process, wait_out
@@ -59,7 +58,7 @@ class Engine(Context):
         self.on_drop: Callable[[ReferenceType[Any]], None] = self._dropped
         """Called with the reference to a lease that was garbage-collected without a release."""
         multiplexer.on_stood_still = self.renewals.shorten
-        multiplexer.on_change = self.renewals.changed
+        multiplexer.wakeups.on_change = self.renewals.changed
 
     # a lease goes on
 
@@ -72,7 +71,7 @@ class Engine(Context):
     def publish(self, grant: Grant, told: Sink = NOBODY) -> None:
         """Store the message of the lease that has `grant`, or delete it if there is none now."""
         spec, text = grant.spec, self.messages.get(grant, b"")
-        command = spec.publish(grant.owner, MESSAGE, text, grant.ttl)
+        command = spec.publish(grant.owner, text, grant.ttl)
         self.multiplexer.broadcast(command, told)
 
     def _renewed(self, grant: Grant) -> None:
@@ -99,23 +98,19 @@ class Engine(Context):
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         self.counts.released += 1
         queue, at_least = grant.queue, grant.options.at_least
-        if at_least and (rest := grant.held_since + at_least - now) > 0:
-            release = self.release(grant, on_loss, rest=rest)
-            if queue is not None:
-                self.next_in_line(queue)
-            return release
+        rest = max(0.0, grant.held_since + at_least - now) if at_least else 0.0
         if queue is None:
-            return self.release(grant, on_loss)
-        if queue.waiters:
+            return self.release(grant, on_loss, rest=rest)
+        if queue.waiters and not rest:
             if self.messages and self.messages.pop(grant, b""):
                 self.publish(grant)
             grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
-        kept = queue.keep(grant, now)
-        if len(self.multiplexer.nodes) == 1:
+        kept = not rest and queue.keep(grant, now)
+        if rest or len(self.multiplexer.nodes) == 1:
             # It is better told at once: it wakes up while the next task prepares its acquire.
-            release = self.release(grant, on_loss, kept=kept)
+            release = self.release(grant, on_loss, kept=kept, rest=rest)
             self.next_in_line(queue)
             return release
         # Let the next task ask first: then its acquire goes into the same command as the release.
@@ -262,7 +257,6 @@ class Engine(Context):
         super().forked()
         if self.inherited:
             self.queues.clear()
-            self.messages.clear()
             self.renewals.forked()
 
     async def aclose(self) -> None:

@@ -326,7 +326,7 @@ class LocalQueue:
         self.holder: str | None = None
         """The owner that the task that asks has met last; None without one."""
         self.message_replies: dict[int, Any] | None = None
-        """Each node's last reply to `LockSpec.read_messages`, for the error of a timeout."""
+        """Each node's last reply to `LockSpec.read_beside`, for the error of a timeout."""
         self.unanswered: Vote | None = None
         """The last attempt of the task that asks, if too few nodes voted; None otherwise."""
         self.waiters: OrderedDict[Turn, tuple[LeaseOptions, float]] = _NOBODY

@@ -123,10 +123,7 @@ class Inspection:
 
     @property
     def rests(self) -> bool:
-        """Whether nobody gets the name for `remaining` seconds, though `holder` has released it.
-
-        Then `owner` is a value that no lease has.
-        """
+        """Whether the name rests for `remaining` seconds; no lease has this `owner` then."""
         return rests(self.owner)
 
     @property
@@ -191,7 +188,7 @@ async def inspect(
     nodes, quorum = context.multiplexer.nodes, context.multiplexer.quorum
     replies, told, waiting = await asyncio.gather(
         ask_all(context, spec.inspect(), arm=arm),
-        ask_all(context, spec.read_messages(), arm=arm),
+        ask_all(context, spec.read_beside(), arm=arm),
         _waiters(context, queues),
     )
     views = tuple(_view(node.address, replies[i], told[i]) for i, node in enumerate(nodes))

@@ -7,17 +7,15 @@ may show that it was lost before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 from weakref import ReferenceType
 
 from .. import _clock, _settings
-from .._nodes.wire import Command, Failure
+from .._nodes.wire import Failure
 from .._process import of_one_process
 from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
@@ -33,9 +31,6 @@ from .replies import LONGEST_MESSAGE, done, stored
 from .spec import LeaseOptions
 
 _log = logging.getLogger("asynclock")
-
-MESSAGE_NUMBERS: Final = count(1)
-"""Numbers the messages of this process."""
 
 
 @of_one_process
@@ -201,13 +196,12 @@ class Lease(_settings.Answering):
     async def detach(self) -> bytes:
         """Hand the lease out of this process: return a detached ticket, which `resume` takes.
 
-        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. Keep it as secret
-        as a password: with it anyone who reaches the nodes can keep or release the lease. The lease
-        is renewed once more, and counts as released here, but the nodes keep it for its whole ttl,
-        or for what `max_hold` leaves. It ends then, and with it its `at_least`, if nobody resumes
-        it. Tasks of this process that wait for the name go on waiting. Raises ConfigurationError
-        unless `lock` or `fair_lock` made the lease, LeaseLostError and QuorumUnavailableError as
-        `extend` does. After an error or a cancellation the lease is held as before.
+        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. It is as secret as
+        a password: it lets anyone who reaches the nodes keep or release the lease. The lease is
+        renewed once more, and counts as released here. If nobody resumes it, the nodes end it and
+        its `at_least` after the ttl, or what `max_hold` leaves. Raises ConfigurationError unless
+        `lock` or `fair_lock` made the lease, and the errors of `extend`; then, and if this is
+        cancelled, the lease is held as before.
         """
         grant = self._grant
         if grant is None:
@@ -221,13 +215,12 @@ class Lease(_settings.Answering):
     async def publish(self, text: str) -> bool:
         """Publish a message for people, such as "reindexing 40 %"; return whether it is stored now.
 
-        `Inspection.message`, `asynclock inspect`, `top` and the dashboard show it, and so does
-        `holder_message` of a timeout's error. It replaces the one before; "" takes that back. Each
-        renewal sends it again. Returns False if too few nodes answered within one node timeout; the
-        next renewal then sends it. The message ends with the lease: when that is released, or one
-        ttl after the last renewal. Raises LeaseLostError if the lease is no longer held,
-        ConfigurationError if the text has more than 200 characters or the lease is a reader's. If
-        this is cancelled, the message is published all the same.
+        Inspections, `top`, the dashboard and `holder_message` of a timeout's error show it. It
+        replaces the one before; "" takes that back. Each renewal sends it again, also if this
+        returned False: too few nodes answered within one node timeout. It ends with the lease, when
+        that is released or one ttl after the last renewal. Raises LeaseLostError if the lease is no
+        longer held, ConfigurationError for more than 200 characters or a reader's lease. If this is
+        cancelled, it is published all the same.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
@@ -243,7 +236,7 @@ class Lease(_settings.Answering):
             raise ConfigurationError("readers share a name, so none of them can publish a message")
         engine.messages.pop(grant, None)
         if text is not None:
-            message = self.fence, next(MESSAGE_NUMBERS), self.owner, text
+            message = self.fence, next(engine.renewals.numbers), self.owner, text
             engine.messages[grant] = json.dumps(message).encode()
         check = Check(engine, grant)
         engine.publish(grant, check)
@@ -252,11 +245,10 @@ class Lease(_settings.Answering):
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
 
-        Returns None once the lease has ended. Its holder decides whether to finish sooner. A
-        request counts for `max_ttl` seconds; meanwhile each further call returns at once. It
-        arrives within a round trip or two; where servers can't push, the nodes are asked about four
-        times a second. The label is untrusted text. Cancelling this leaves nothing behind. Raises
-        ConfigurationError in another event loop than the manager's.
+        Returns None once the lease has ended. The holder decides what to do. A request counts for
+        `max_ttl` seconds, in which each call returns at once. It arrives within a round trip or
+        two; nodes that can't push are asked about four times a second. The label is untrusted text.
+        Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop.
         """
         return wanted(self._engine, [self])
 
@@ -271,12 +263,11 @@ class Lease(_settings.Answering):
         asked, reference = self.wanted(), ReferenceType(self)  # which don't keep the lease
 
         async def tell() -> None:
-            with contextlib.suppress(ConfigurationError):  # the manager is being closed
-                if await asked is not None and (lease := reference()) is not None:
-                    try:
-                        callback(lease)
-                    except Exception:
-                        _log.exception("a callback of %r failed", lease.name)
+            if await asked is not None and (lease := reference()) is not None:
+                try:
+                    callback(lease)
+                except Exception:
+                    _log.exception("a callback of %r failed", lease.name)
 
         self._engine.background.spawn(tell(), f"asynclock: {self.name} may be wanted")
 
@@ -348,10 +339,6 @@ class Lease(_settings.Answering):
         """Whether the lease was released, or lost as far as that was noticed."""
         return self._grant is None or not self._grant.alarm
 
-    def _endings(self) -> list[asyncio.Future[None]]:
-        """Return the futures of which one is done once the lease has ended, as `Hold` does."""
-        return [self._ending()]
-
     def _ending(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the lease has ended; don't cancel it."""
         self._check_loop()
@@ -395,7 +382,9 @@ class Lease(_settings.Answering):
         """Return the error for code that uses a lease that is no longer held."""
         ended = "expired" if self._outcome is None else "it was released or detached"
         reason = reason or self.lost_reason or ended
-        return refusals.lost(self.name, self.owner, self.fence, reason)
+        text = f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}"
+        more: dict[str, Any] = {"owner": self.owner, "fence": self.fence}
+        return LeaseLostError(text, name=self.name, reason=reason, **more)
 
     def _notice_end(self) -> None:
         """Count the lease as lost if it has ended and nothing has noticed that yet."""
@@ -456,8 +445,7 @@ class Lease(_settings.Answering):
             await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error
-        # By `_step_down`: the body has ended as it should.
-        return (interrupted and kind is not GeneratorExit) or None
+        return (interrupted and kind is not GeneratorExit) or None  # after `_step_down`
 
 
 async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
@@ -465,8 +453,8 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
     grants = [lease._grant for lease in leases if lease._grant is not None]
     endings = [lease._ending() for lease in leases]
     del leases  # the program may drop them while this waits
-    asked = [grant.spec.beside(grant.owner) for grant in grants]
-    lookout = Lookout(engine, tuple(key for keys in asked for key in keys))
+    looks = [grant.spec.read_beside(grant.owner) for grant in grants]
+    lookout = Lookout(engine, tuple(key for look in looks for key in look.keys))
     for ending in endings:
         ending.add_done_callback(lookout.watch.wake)
     by: list[bytes] = []
@@ -477,8 +465,7 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
                     grant.keep_here()
                 return refusals.label(by[0].decode("utf-8", "replace"))
             armed, quorum = lookout.begin(), engine.multiplexer.quorum
-            for keys in asked:
-                look = Command.plain("MGET", *keys, keys=keys)
+            for look in looks:
                 by += stored((await ask_all(engine, look, enough=quorum, arm=armed)).values())
             if not by:
                 await lookout.wait(grants[0].ttl)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TypeVar
 
 from .. import _clock
 from .._nodes.replicated.acks import UNSUPPORTED
@@ -12,7 +11,6 @@ from ..errors import (
     AlreadyHeldError,
     AsyncLockError,
     ConfigurationError,
-    LeaseLostError,
     NotAcquiredError,
     QuorumUnavailableError,
     UnsupportedDeploymentError,
@@ -30,7 +28,6 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
     QuorumUnavailableError: "outage",
 }
 """The outcome that an event names for each error; "error" for all others."""
-E = TypeVar("E", bound=NotAcquiredError)
 ID_DIGITS = 32
 """Length of the random part of an owner id of this library."""
 SHOWN_CHARACTERS = 8
@@ -130,7 +127,9 @@ def too_long_here(
     return _in_this_process(AcquireTimeoutError, text, context, queue)
 
 
-def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQueue) -> E:
+def _in_this_process(
+    kind: type[NotAcquiredError], text: str, context: Context, queue: LocalQueue
+) -> NotAcquiredError:
     now, owner, remaining, ahead = _clock.now(), None, None, len(queue.waiters)
     pace = context.paces.of(queue.key)
     if queue.grants:
@@ -150,23 +149,17 @@ def _in_this_process(kind: type[E], text: str, context: Context, queue: LocalQue
         remaining=remaining,
         retry_after=pace.pause(ahead, context.random(), permits=queue.permits, remaining=remaining),
     )
-    return with_message(error, context, queue)
+    add_message(error, context, queue)
+    return error
 
 
-def with_message(error: E, context: Context, queue: LocalQueue) -> E:
+def add_message(error: NotAcquiredError, context: Context, queue: LocalQueue) -> None:
     """Add the holder's message to an error, if this process or a node's last reply has it."""
     ours = [context.messages.get(grant) for grant in queue.grants]
     found = published([*ours, *stored((queue.message_replies or {}).values())], error.owner)
     if found is not None and found[1]:
         error.holder_message = found[1]
         error.args = (f"{error}; its holder publishes {found[1][:LONGEST_MESSAGE]!r}",)
-    return error
-
-
-def lost(name: str, owner: str, fence: int, reason: str) -> LeaseLostError:
-    """Return the error for the use of a lease that is no longer held."""
-    text = f"the lease on {name!r} (fence {fence}) is no longer held: {reason}"
-    return LeaseLostError(text, name=name, reason=reason, owner=owner, fence=fence)
 
 
 def already_held(name: str) -> AlreadyHeldError:

@@ -12,9 +12,8 @@ and raises its counter; any other node refuses. The request is sent only when th
 and once for each loss of the vote, so a key that was deleted by hand stays deleted. Reasons:
 docs/decisions/0022; proof: tests/model, cases K and J.
 
-A key that somebody deletes is noticed at once: each renewal also asks for a push when one of its
-keys changes, as waiters do. A push proves no loss: it only makes the next renewal come at once
-(docs/decisions/0038).
+A deleted key is noticed at once, because each renewal also asks for a push when its keys change. A
+push proves no loss: it only makes the next renewal come at once (docs/decisions/0038).
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.node import FLUSH
 from .._nodes.wire import NOBODY, Command, Failure, Take, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
@@ -71,7 +69,7 @@ class Renewals:
         self._heap: list[tuple[float, int, Grant]] = []
         """When to check each grant, what settles the order of equal moments, and the grant. Where
         its `alarm` is another moment by now, or 0, the entry counts no more."""
-        self._numbers = count()
+        self.numbers: count[int] = count(1)
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
@@ -123,8 +121,6 @@ class Renewals:
             self._timer.cancel()
             self._timer = None
         self._heap.clear()
-        self._tracked.clear()
-        self._pauses.clear()
 
     def forked(self) -> None:
         """In a forked child: drop all grants, which stay with the parent."""
@@ -168,8 +164,8 @@ class Renewals:
             self.multiplexer.broadcast(look, NOBODY, arm=True)
 
     def changed(self, key: str | None) -> None:
-        """Renew at once the lease that has `key`, which changed on a node; all leases if FLUSH."""
-        if key == FLUSH:
+        """Renew at once the lease that has `key`, which changed on a node; all leases if ""."""
+        if key == "":
             for grant in self.grants():
                 self._renew_early(grant)
             self._tracked.clear()
@@ -284,7 +280,7 @@ class Renewals:
     def _set(self, grant: Grant, at: float) -> None:
         grant.check_at(at)
         heap = self._heap
-        heapq.heappush(heap, (at, next(self._numbers), grant))
+        heapq.heappush(heap, (at, next(self.numbers), grant))
         if len(heap) > CROWDED and len(heap) > 4 * len(self._alive):
             heap[:] = [entry for entry in heap if entry[2].alarm == entry[0]]
             heapq.heapify(heap)

@@ -200,7 +200,6 @@ def from_json(text: str | bytes) -> Any:
 
 
 def rests(value: str | None) -> bool:
-    """Return whether a key with this value rests."""
     return value is not None and value.startswith(_RESTS)
 
 

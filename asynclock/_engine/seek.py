@@ -128,7 +128,7 @@ class Seek:
             text += f", and the call was number {ticket.rank + 1} in the queue"
             text += before(self._ahead.values(), ticket)
         error.args = (text,)
-        refusals.with_message(error, self._engine, self._queue)
+        refusals.add_message(error, self._engine, self._queue)
 
     def _end(self) -> None:
         self._engine.seeking.pop(self, None)
@@ -350,8 +350,7 @@ class Seek:
     # between two attempts
 
     async def _pause(self, attempt: Attempt) -> None:
-        if not attempt.outage:
-            self._prepare_error(attempt)
+        self._prepare_error(attempt)
         self._hops = 0
         rank = 0 if self._ticket is None else self._ticket.rank
         await self._pauses.wait(attempt, self._watch, rank)
@@ -364,11 +363,10 @@ class Seek:
         """
         nodes, ticket, now = self._engine.multiplexer, self._ticket, _clock.now()
         ending = self._deadline is not None and self._deadline - now <= self._pauses.longest
-        if not ending and not self._pauses.made:
+        if attempt.outage or (not ending and not self._pauses.made):
             return
-        queue = self._queue
-        replies = queue.message_replies = queue.message_replies or {}
-        nodes.broadcast(attempt.spec.read_messages(), Take(replies.__setitem__))
+        replies = self._queue.message_replies = self._queue.message_replies or {}
+        nodes.broadcast(attempt.spec.read_beside(), Take(replies.__setitem__))
         if ending and ticket is not None and ticket.rank and self._spec.queue:
             ask = question(self._spec.queue, most=NAMED + 1)
             nodes.broadcast(ask, Take(self._ahead.__setitem__))

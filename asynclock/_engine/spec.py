@@ -52,8 +52,6 @@ class LockSpec:
     """Maximum number of tasks in one local queue that may hold at the same time."""
     watched: tuple[str, ...] = ()
     """The keys whose change is worth a new attempt."""
-    kind: str = ""
-    """The method of the manager that makes the lock, if its leases can be detached; else ""."""
     part: str = ""
     """The part of the name that this locks, such as a semaphore's slot; "" for the whole name."""
     neighbours: tuple[str, ...] = ()
@@ -151,17 +149,13 @@ class LockSpec:
         keys = self.release_keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
-    def beside(self, kind: str) -> list[str]:
-        """Return a key beside each lock: `kind` is MESSAGE, or an owner for the requests to it."""
-        return [derived(key, kind) for key in self.keys[::2]]
-
-    def read_messages(self) -> Command:
-        """Build the command that reads the messages of owners, first that of the first lock."""
-        keys = [derived(key, MESSAGE) for key in (*self.keys[::2], *self.neighbours)]
+    def read_beside(self, kind: str = MESSAGE) -> Command:
+        """Build the command that reads messages or, of this owner, requests for its lease."""
+        keys = [derived(key, kind) for key in (*self.keys[::2], *self.neighbours * self.phased)]
         return Command.plain("MGET", *keys, keys=keys)
 
-    def publish(self, owner: str, kind: str, text: Word, seconds: float) -> Command:
-        """Build a command: store `text` ("": delete) at `beside(kind)` if `owner` has the locks."""
+    def publish(self, owner: str, text: Word, seconds: float, kind: str = MESSAGE) -> Command:
+        """Build a command: `read_beside(kind)` finds `text` ("": none) if `owner` has the locks."""
         pairs = [one for key in self.keys[::2] for one in (key, derived(key, kind))]
         command = Command(self.script, pairs, ("publish", owner, text, ms(seconds)))
         command.wakes = pairs[1::2]

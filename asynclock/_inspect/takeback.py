@@ -83,16 +83,25 @@ class TakeBack(Vote):
             engine.renewals.changed(spec.keys[0])  # servers push to other clients only
         return outcomes
 
+    async def release(self, owner: str | None, *, force: bool) -> bool:
+        if (owner is None) == (not force) or not isinstance(owner, str | None):
+            raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
+        parts = self.parts(owner)
+        if not parts and owner in [lease.holder for lease in self.held]:
+            text = f"{owner!r} is a label, which others may have, too: pass `inspection.owner`"
+            raise ConfigurationError(text)
+        outcomes = await self.free(parts)
+        self.check()
+        return any(one.released is True for one in outcomes)
+
     async def ask(self) -> bool:
-        """Do the work of `LockManager.ask_back`."""
         asked, engine = False, self._access.engine
         by, seconds = engine.new_owner(), engine.settings.max_ttl
         for lease in self.held:
             if lease.owner is None or not refusals.is_owner_id(lease.owner):
                 continue  # no other library looks; its owner could be the end of a key of ours
             spec = spec_of(self._access.prefix, lease)
-            command = spec.publish(lease.owner, lease.owner, by, seconds)
-            replies = await ask_all(engine, command)
+            replies = await ask_all(engine, spec.publish(lease.owner, by, seconds, lease.owner))
             results = [self._note(index, done(reply)) for index, reply in replies.items()]
             asked |= results.count(True) >= self._quorum
         self.check()
@@ -107,17 +116,3 @@ class TakeBack(Vote):
         """Raise QuorumUnavailableError, or the error for lacking rights, if too few answered."""
         if self.outage:
             raise refusals.hopeless(self) if self.hopeless else refusals.outage(self)
-
-
-async def release_held(access: NodeAccess, name: str, owner: str | None, *, force: bool) -> bool:
-    """Do the work of `LockManager.release_held`."""
-    if (owner is None) == (not force) or not isinstance(owner, str | None):
-        raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
-    take = await TakeBack.of(access, name)
-    parts = take.parts(owner)
-    if not parts and owner in [lease.holder for lease in take.held]:
-        text = f"{owner!r} is a label, which others may have, too: pass `inspection.owner`"
-        raise ConfigurationError(text)
-    outcomes = await take.free(parts)
-    take.check()
-    return any(one.released is True for one in outcomes)

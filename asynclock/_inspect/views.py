@@ -134,8 +134,7 @@ class Agreement(NamedTuple):
         """What is unusual about the lease."""
         unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
         missing = f"not on {self.missing} of {self.size} nodes"
-        owner = (self.leading and self.leading.owner) or ""
-        at_rest = "rests" * rests(owner)
+        at_rest = "rests" * rests(self.leading.owner if self.leading else None)
         notes = [at_rest, unknown * self.undecided, self.odd, missing * bool(self.missing)]
         return ", ".join(filter(None, notes))
 

@@ -63,8 +63,6 @@ class Multiplexer:
         self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""
-        self.on_change: Callable[[str | None], None] = lambda _key: None
-        """Called with what a node's `on_wake` is called with."""
         self.stood_still: float = 0.0
         """The sum of these seconds."""
         self.unsent: list[UnsentBatch] = []
@@ -89,7 +87,7 @@ class Multiplexer:
         """The event loop of the first use; no other loop may use this."""
         for index, node in enumerate(self.nodes):
             node.watched_keys = self.wakeups.watched
-            node.on_wake = partial(self._report, index)
+            node.on_wake = partial(self.wakeups.wake, node=index)
             node.on_connect = self._check
             node.on_jump = self._jumped
             node.on_state = self._note_change
@@ -246,10 +244,6 @@ class Multiplexer:
             self.on_stood_still(sooner)
         for other in standstill.silent(index):
             self.nodes[other].check_clock()
-
-    def _report(self, index: int, key: str | None) -> None:
-        self.on_change(key)
-        self.wakeups.wake(key or None, index)
 
     # checks of the nodes' facts
 

@@ -18,8 +18,6 @@ from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .link import LATE_TIMER_FACTOR, Link, Patience
 from .wire import REDIRECTS, Command, Failure, Sink, Word
 
-FLUSH = ""
-"""Stands for all keys of a node, in place of one, once a flush is pushed. No key is empty."""
 NOT_AFTER_GRACE = 0.05
 """Maximum seconds after a request's timeout in which a node may still execute it."""
 
@@ -57,7 +55,7 @@ class Node(Protocol):
     watched_keys: Collection[str] = ()
     """The keys that tasks of this process watch."""
     on_wake: Callable[[str | None], None] = staticmethod(_ignore)
-    """Called with a key that changed; with FLUSH if a database was flushed; or with None if the
+    """Called with a key that changed; with "" if a database was flushed; or with None if the
     connection broke, so that all keys may have changed."""
     on_connect: Callable[[Node], None] = staticmethod(_ignore)
     """Called when a connection is ready, before anything is sent on it, and whenever the record of

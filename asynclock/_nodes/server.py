@@ -30,7 +30,6 @@ from .handshake import (
 )
 from .link import Link
 from .node import (
-    FLUSH,
     NOT_AFTER_GRACE,
     ConnectBacklog,
     Node,
@@ -457,7 +456,7 @@ class ServerNode(Node):
             if self.settings.restart_guard:
                 self._flushed()
             self.read_record()
-            self.on_wake(FLUSH)
+            self.on_wake("")
             return
         for key in push[1]:
             if key == self._record_key:

@@ -7,6 +7,7 @@ Other limits bound every wait: a lost push only makes a wait longer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 PUSH_WINDOW = 0.02
 """Seconds to wait for the other nodes' pushes after the first one."""
@@ -28,6 +29,8 @@ class Wakeups:
         self._quorum = quorum
         # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
         self.watched: dict[str, dict[Watch, None]] = {}
+        self.on_change: Callable[[str | None], None] = lambda _key: None
+        """Called with each key that `wake` is called with."""
 
     def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
         """Start to watch `keys`; call `close` when done.
@@ -46,9 +49,10 @@ class Wakeups:
     def wake(self, key: str | None, node: int | None = None) -> None:
         """Report that `key` changed on `node`, or on all nodes by our own request (None).
 
-        If `key` is None, all keys may have changed.
+        If `key` is None or "", all keys may have changed (see `Node.on_wake`).
         """
-        if key is None:
+        self.on_change(key)
+        if not key:
             for watches in list(self.watched.values()):
                 for watch in list(watches):
                     watch.wake()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -22,11 +22,9 @@ from typing import (
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable
-from .._engine.ending import Detached
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
-from .._engine.refusals import is_owner_id, lost
 from .._engine.replies import holder
 from .._engine.spec import HandOff, LeaseOptions, LockSpec
 from .._keys import MARKER, MESSAGE, counter, derived
@@ -270,29 +268,6 @@ class Lockable(Acquirable[Lease]):
         self._entered.append(lease)
         return lease
 
-    async def _resume(self, detached: Detached) -> Lease:
-        """Take over a detached lease of this lock.
-
-        A new owner replaces the old one, node by node, where that still has the name. An attempt
-        that fails deletes what it took: at most one owner ever replaces the old one at a quorum
-        (tests/model: DR1, DX1 to DX4).
-        """
-        spec, key = self._spec, self._spec.keys[0]
-        ours = is_owner_id(_settings.name(detached.owner, "a ticket's owner"))
-        if key != detached.key or not ours:
-            text = f"the ticket is of another prefix, or damaged: this manager's key is {key!r}"
-            raise ConfigurationError(text, name=spec.name)
-        # No local queue: tasks of this process that wait in it must not keep this call out.
-        beside = replace(spec, queue_key=None, exempt=(detached.owner,))
-        try:
-            lease = await Acquire(self._engine, beside, self._options, None, once=True)
-        except NotAcquiredError:
-            ended = "it has ended, or another resume took it"
-            raise lost(spec.name, detached.owner, detached.fence, ended) from None
-        if lease._grant is not None:
-            lease._grant.resumed(spec)
-        return lease
-
 
 CLOCK: Final = "clock.lua"
 """The Lua file that every script of a primitive begins with."""
@@ -436,8 +411,6 @@ class Held(Part):
     """A key that names the owner of a lease."""
 
     single: ClassVar[bool] = True
-    kind: str = ""
-    """As in `LockSpec`."""
     queue: str = ""
     """The end of the key of the queue whose first waiter a release wakes; "" for none."""
     beside: tuple[str, ...] = ()
@@ -450,7 +423,7 @@ class Held(Part):
         """
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
-        usual |= {"kind": self.kind, "queue": self.queue and derived(whole, self.queue)}
+        usual |= {"queue": self.queue and derived(whole, self.queue)}
         usual |= {"neighbours": tuple(derived(whole, end) for end in self.beside)}
         return LockSpec(name, self.script, keys, phased=bool(self.beside), **(usual | more))
 

@@ -18,7 +18,7 @@ from .._engine.lease import Lease
 from .._engine.refusals import label
 from .._engine.replies import published
 from .._engine.spec import LeaseOptions, LockSpec
-from .._keys import MESSAGE, lock_key
+from .._keys import lock_key
 from .._process import of_one_process
 from .._rules import pacing
 from ..errors import ConfigurationError
@@ -155,9 +155,8 @@ class Election(_settings.Answering):
     ) -> AcquireContext[Term]:
         """Wait to become leader, publishing `value`: `await` it, or enter it with `async with`.
 
-        With `on_wanted="resign"`, a request for the name (`LockManager.ask_back`) ends the body of
-        the `async with`: what it awaits is cancelled, its `finally` blocks run while this process
-        still leads, then the term ends without an error.
+        With `on_wanted="resign"`, `LockManager.ask_back` ends the body of the `async with`, as a
+        cancellation does while this process still leads; then the term ends without an error.
 
         Waits at most `timeout` seconds and raises the same errors as `Lock.acquire`. The call
         doesn't wait until the value is stored: observers see it a moment later. After a
@@ -196,7 +195,7 @@ class Election(_settings.Answering):
         It ends only when it is closed or the manager is closed.
         """
         self._engine.ready()
-        lookout = Lookout(self._engine, (self._spec.keys[0], *self._spec.beside(MESSAGE)))
+        lookout = Lookout(self._engine, (self._spec.keys[0], *self._spec.read_beside().keys))
         last: Leader | None = None
         try:
             while not self._engine.closed:

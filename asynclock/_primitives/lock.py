@@ -23,7 +23,7 @@ FILES = (
 )
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"
-MUTEX = Held(SCRIPT, kind="lock", queue=QUEUE)
+MUTEX = Held(SCRIPT, queue=QUEUE)
 KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
 
 
@@ -49,7 +49,7 @@ class Lock(Lockable):
 # the fair lock: first come, first served, task by task, across processes
 
 FAIR_WAITERS = Queue(SCRIPT, "waiters")
-FAIR = Held(SCRIPT, "fair", kind="fair_lock", queue=FAIR_WAITERS.suffix)
+FAIR = Held(SCRIPT, "fair", queue=FAIR_WAITERS.suffix)
 FAIR_KIND = Kind("fair", (SCRIPT,), (FAIR, FAIR_WAITERS))
 
 

@@ -88,10 +88,8 @@ class Hold(_settings.Answering):
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
         if any(lease._ended for lease in self._leases):
             return
-        await asyncio.wait(self._endings(), return_when=asyncio.FIRST_COMPLETED)
-
-    def _endings(self) -> list[asyncio.Future[None]]:
-        return [lease._ending() for lease in self._leases]
+        endings = [lease._ending() for lease in self._leases]
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
 
     async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""

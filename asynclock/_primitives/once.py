@@ -1,8 +1,7 @@
 """Do it once: the mutex of a name, and beside it a register that keeps the result of its holder.
 
-A run first writes a claim into the register, under the lock, which decides what an earlier one may
-have left on a few nodes. The result takes the place of the run's own claim, and of no other. So at
-most one result is kept, even if the lock is lost (docs/decisions/0035).
+Under the lock a run first writes a claim, which decides what an earlier run may have left on a few
+nodes. The result replaces this claim and no other: at most one is kept (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -128,14 +127,13 @@ class Run(_settings.Answering):
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it.
 
-        The result is kept by a quorum, and only while this run has the lock, also if the block ends
-        with an exception or a cancellation, which takes effect afterwards. If it can't be kept, the
-        end of the block raises LeaseLostError (the lease was lost, or a later run has begun), or
-        QuorumUnavailableError (too few nodes answered until the lease ended: it may be kept or
-        not). An exception of the block is raised instead, and gets a note. Raises
-        ConfigurationError if `value` is neither JSON nor bytes, has more than 65,536 bytes (as JSON
-        in UTF-8), or more than 100 levels: then nothing is kept, and the next run does the work
-        again. Raises RuntimeError if a result is kept already.
+        A quorum keeps the result, only while this run has the lock, also if the block ends with an
+        exception or a cancellation, which takes effect afterwards. If it can't be kept, the end of
+        the block raises LeaseLostError (the lease was lost, or a later run has begun), or
+        QuorumUnavailableError (too few nodes answered until the lease ended: it may be kept), or
+        adds a note to the exception of the block. Raises ConfigurationError if `value` is neither
+        JSON nor bytes, or has more than 65,536 bytes (as JSON in UTF-8) or 100 levels: the next run
+        does the work again. Raises RuntimeError if a result is kept already.
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")
@@ -228,31 +226,28 @@ class Once(Acquirable[Run]):
 
     Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
     others wait for its result. If a body ends without `run.finish`, the next one runs. This also
-    decorates async functions, whose result is kept.
-
-    At most one result is kept, and nobody gets another one. A body may run twice: if its process
-    dies, or loses the lease, between the effect and the end of the block; or if a majority of nodes
-    loses the result before its time is over. Fences rise, so a store that checks `run.fence`
-    refuses late writes of the first. Works on every deployment, with a minority of nodes dead.
+    decorates async functions, whose result is kept. At most one result is kept, and nobody gets
+    another one. A body may run twice: if its process dies or loses the lease between the effect and
+    the end of the block, or if a majority of nodes loses the result before its time is over. Fences
+    rise, so a store that checks `run.fence` refuses late writes of the first.
     """
 
-    __slots__ = ("_again", "_lease", "_register")
+    __slots__ = ("_for_key", "_lease", "_register")
 
     def __init__(
-        self, lock: Lock, keep: float, lease: str | None, again: Callable[[str], Once]
+        self, lock: Lock, keep: float, lease: str | None, for_key: Callable[[str], Once]
     ) -> None:
         super().__init__(lock._engine, lock._spec, lock._options, lock._timeout)
         (key,) = KIND.parts[0].keys(lock._spec.keys[0])
         self._register = Register(lock._engine, lock.name, key, _settings.seconds(keep, "keep"))
         self._lease = lease
-        self._again = again
-        """Makes the same for another key."""
+        self._for_key = for_key
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate an async function; see `LockManager.once`."""
 
         async def run(key: str, call: Callable[[Any], Awaitable[R]]) -> R:
-            async with self._again(key) as found:
+            async with self._for_key(key) as found:
                 if not found.done:
                     found.finish(await call(found.lease))
             return cast("R", found.result)
@@ -263,7 +258,6 @@ class Once(Acquirable[Run]):
         return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
 
     async def _obtain(self, timeout: float | None, *, once: bool) -> Run:
-        """Do the work of `acquire` when it is awaited."""
         asked, run = _clock.now(), Run(self._engine, self._register)
         deadline = asked if once else None if timeout is None else asked + timeout
         if run._learn(await self._register.read(deadline)).form:

@@ -509,7 +509,7 @@ class LockManager(Bridge):
         lease: str | None = None,
         **settings: Unpack[LockSettings],
     ) -> Once:
-        """Make a `Once`: work that is done once per `key`, as a context manager or a decorator."""
+        """Make a `Once`: work that is done once per `key`. Raises ConfigurationError."""
         return Once(
             self,
             inner=self.asynchronous().once(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, 
 import anyio.to_thread
 
 from .. import _settings
-from .._primitives.once import Run
 from .._primitives.synchronized import P, R, decorator
 from .._process import of_one_process
 from ..errors import AsyncLockError, ConfigurationError
@@ -286,10 +285,9 @@ class Holding(Face):
         self._manager.start(_tell_loss, weakref.ref(self), callback)
 
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` in another thread, as `on_lost` does, when somebody asks for the lease.
+        """Call `callback` in another thread, as `on_lost` does, when `ask_back` asks for the lease.
 
-        `LockManager.ask_back` asks. The callback is called once, a round trip or two later
-        (0.4 s where servers can't push), and not at all if the lease ends before or is dropped.
+        It comes once, a round trip or two later (0.4 s without pushes), if the lease lives then.
         """
         _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)
@@ -340,13 +338,10 @@ class Holding(Face):
             self._manager.drop(last)
 
 
-# These two don't keep the lease while they wait.
-
-
 async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
     if (lease := _watched(dropped)) is not None:
-        endings = lease._endings()
-        del lease
+        endings = [one._ending() for one in getattr(lease, "_leases", [lease])]
+        del lease  # or this would keep it while it waits
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         if getattr(_watched(dropped), "lost_reason", None) is not None:
             await _call_back(callback, dropped)
@@ -364,7 +359,7 @@ async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], 
 def _watched(dropped: weakref.ref[Holding]) -> Any:
     """Return the asynchronous lease, also that of a run; None without one, or if it was dropped."""
     inner = getattr(dropped(), "_inner", None)
-    return inner.lease if isinstance(inner, Run) else inner
+    return getattr(inner, "lease", inner)
 
 
 async def _call_back(callback: Callable[[Any], object], dropped: weakref.ref[Holding]) -> None:
@@ -468,11 +463,10 @@ def synchronized(
 
 
 def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function: see `LockManager.once`."""
     inner = once._inner
 
     def run(key: str, call: Callable[[Any], R]) -> R:
-        with type(once)(once._manager, inner=inner._again(key)) as found:
+        with type(once)(once._manager, inner=inner._for_key(key)) as found:
             if not found.done:
                 found.finish(call(found.lease))
         return cast("R", found.result)

@@ -252,12 +252,11 @@ def _about(view: NodeView, without_vote: Mapping[str, str]) -> Iterator[str]:
 
 def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
+    by = found.holder or "a holder without a label"
     if found.rests:
-        left = "" if found.remaining is None else f", {seconds(found.remaining)} left"
-        return f"rests{left}; last held by {found.holder or 'a holder without a label'}"
+        return f"rests, {seconds(found.remaining)} left; last held by {by}"
     if found.owner is not None:
         where = origin(found.holder)
-        by = found.holder or "a holder without a label"
         if where["pid"] is not None:
             task = f", {where['task']}" if where["task"] else ""
             by = f"process {where['pid']} on {where['host']}{task}"

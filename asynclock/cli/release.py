@@ -58,12 +58,10 @@ def release(
         asynclock release nightly-report --force
         asynclock release nightly-report --owner 5f0c…e1 --yes
     """
-    if ask and (force or owner is not None):
-        raise ConfigurationError("--ask takes neither --owner nor --force")
-    if not ask and (owner is None) == (not force):
+    if ask + force + (owner is not None) != 1:
         raise ConfigurationError(
             f"name the owner (--owner ID: `asynclock inspect {name}` shows it), "
-            "or release it from any owner with --force"
+            "or release it from any owner with --force, or only ask for it with --ask"
         )
     settings = load(node, config, prefix=prefix, node_timeout=node_timeout).relaxed()
     log_to_stderr()

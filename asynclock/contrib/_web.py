@@ -90,6 +90,11 @@ class Problem:
         return {"Cache-Control": "no-store", **pause}
 
     @property
+    def answer(self) -> tuple[bytes, int, dict[str, str]]:
+        """Body, status and headers of the answer."""
+        return self.body, self.status, {**self.headers, "Content-Type": MEDIA_TYPE}
+
+    @property
     def body(self) -> bytes:
         """The JSON of an `application/problem+json` answer."""
         members: dict[str, Any] = {
@@ -418,7 +423,7 @@ class Idempotent:
         if key is None or request.method in SAFE:
             return await handle()
         if not key:
-            return make(*_problem(400, "unusable-key", "This Idempotency-Key is empty"))
+            return make(*Problem(400, "unusable-key", "This Idempotency-Key is empty").answer)
         scope = "" if self._scope is None else self._scope(request)
         name = sha256(json.dumps([scope, key]).encode()).hexdigest()
         head = json.dumps([request.method, url]).encode()
@@ -437,23 +442,15 @@ def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
     head, _, body = stored.partition(b"\n")
     match from_json(head):
         case [str(asked), *_] if asked != request:
-            return _problem(422, "reused-key", "This Idempotency-Key belongs to another request")
+            title = "This Idempotency-Key belongs to another request"
+            return Problem(422, "reused-key", title).answer
         case [_, int(status), None | str() as kind]:
             return body, status, {} if kind is None else {"Content-Type": kind}
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
-def _problem(status: int, kind: str, title: str) -> tuple[bytes, int, dict[str, str]]:
-    problem = Problem(status, kind, title)
-    return problem.body, status, {**problem.headers, "Content-Type": MEDIA_TYPE}
-
-
 def _keep(run: Run, request: str, response: Any) -> None:
-    """Keep an answer below 500 at the end of `run`.
-
-    Of a stream, or of an answer that is too large, keep a problem (410) instead: its work must not
-    be done again.
-    """
+    """Keep an answer below 500; of a stream or a large one a problem: it isn't done again."""
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
     if status >= 500:
         return  # the next request with the key tries again
@@ -461,6 +458,6 @@ def _keep(run: Run, request: str, response: Any) -> None:
     body = getattr(response, "body", "a stream has none") or b""
     if not isinstance(body, bytes | bytearray | memoryview) or len(head) + len(body) > LARGEST:
         _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
-        body, status, _ = _problem(410, "unkept-answer", "This was done; its answer is not kept")
-        head = json.dumps([request, status, MEDIA_TYPE]).encode() + b"\n"
+        problem = Problem(410, "unkept-answer", "This was done; its answer is not kept")
+        head, body = json.dumps([request, 410, MEDIA_TYPE]).encode() + b"\n", problem.body
     run.finish(head + bytes(body))

@@ -71,7 +71,6 @@ if hasattr(web, "RequestKey"):  # later versions warn about keys that are texts
 S = TypeVar("S", bound=web.Request | web.View)
 """The argument of a handler: the request, or the view of a method."""
 HandlerOf = Callable[[S], Awaitable[web.StreamResponse]]
-"""A handler that aiohttp can call with such an argument."""
 Name = str | Callable[[web.Request], str]
 _declared: WeakKeyDictionary[Callable[..., Any], RouteLock] = WeakKeyDictionary()
 """The lock of each decorated handler."""
@@ -205,6 +204,10 @@ def problems(contended: Contended = 409) -> Middleware:
     return _problems_of(lambda: status)
 
 
+def _response(body: bytes, status: int, headers: dict[str, str]) -> web.StreamResponse:
+    return web.Response(body=body, status=status, headers=headers)
+
+
 def _problems_of(contended: Callable[[], Contended]) -> Middleware:
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         sent_before = request.writer.output_size  # "100 Continue" may have been sent
@@ -218,12 +221,7 @@ def _problems_of(contended: Callable[[], Contended]) -> Middleware:
                 return socket
             if request.writer.output_size != sent_before:
                 raise  # a part of the response has been sent: aiohttp closes the connection
-            return web.Response(
-                body=problem.body,
-                status=problem.status,
-                headers=problem.headers,
-                content_type=_web.MEDIA_TYPE,
-            )
+            return _response(*problem.answer)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -348,15 +346,12 @@ def idempotent(
     """
     keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 
-    def answer(body: bytes, status: int, headers: dict[str, str]) -> web.StreamResponse:
-        return web.Response(body=body, status=status, headers=headers)
-
     def decorate(handler: HandlerOf[S]) -> HandlerOf[S]:
         @functools.wraps(handler)
         async def wrapper(first: S) -> web.StreamResponse:
             request = first.request if isinstance(first, web.View) else first
-            locks, work = locks_of(request), functools.partial(handler, first)
-            return await keyed.answer(locks, request, request.path_qs, request.read, work, answer)
+            locks, url, work = locks_of(request), request.path_qs, functools.partial(handler, first)
+            return await keyed.answer(locks, request, url, request.read, work, _response)
 
         return wrapper
 

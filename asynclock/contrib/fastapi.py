@@ -290,11 +290,10 @@ def idempotent(
         payments = APIRouter(route_class=idempotent(scope=user_of))
 
     The first answer is kept: its status, content type and body, of at most 65,000 bytes. The same
-    request (method, path, query and body) gets the kept answer. Another request with this key gets
-    422. A stream or a larger body is sent, and the requests after it get 410. While the first one
-    is being answered, others get 409 with Retry-After. An exception and a status from 500 keep
-    nothing: the next request tries again. An empty key gets 400. GET, HEAD, OPTIONS and TRACE, and
-    requests without the header, are answered as usual. The promise is that of `LockManager.once`.
+    request (method, path, query and body) gets it, another one with this key 422. Until it is there
+    requests get 409 with Retry-After, and after a stream or a larger body 410. An exception and a
+    status from 500 keep nothing: the next request tries again. An empty key gets 400. GET, HEAD,
+    OPTIONS, TRACE and requests without a key are answered as usual. `LockManager.once` promises it.
 
     Args:
         keep: seconds that an answer is kept.
@@ -338,9 +337,7 @@ def _response(connection: HTTPConnection, error: AsyncLockError, contended: Cont
     problem = problem_of(error, contended)
     if connection.scope["type"] == "websocket" and not _can_deny(connection):
         return WebSocketClose(problem.close_code, problem.kind)
-    return Response(
-        problem.body, problem.status, headers=problem.headers, media_type=_web.MEDIA_TYPE
-    )
+    return Response(*problem.answer)
 
 
 def _can_deny(connection: HTTPConnection) -> bool:

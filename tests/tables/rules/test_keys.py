@@ -42,7 +42,7 @@ def keys_of(locks: asynclock.LockManager, prefix: str, name: str) -> Iterator[tu
         yield one, ("queue or waiters", key, one)
     election = locks.election(name)
     yield from spec_keys(election._spec, ("leader", key))
-    yield from ((one, ("message", one)) for one in election._spec.beside("message"))
+    yield from ((one, ("message", one)) for one in election._spec.read_beside().keys)
     yield locks.event(name)._register.key, ("event", key)
     yield locks.latch(name, 2)._register.key, ("latch", key)
     yield locks.once(name)._register.key, ("once", key)
