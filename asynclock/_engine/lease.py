@@ -196,12 +196,11 @@ class Lease(_settings.Answering):
     async def detach(self) -> bytes:
         """Hand the lease out of this process: return a detached ticket, which `resume` takes.
 
-        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. It is as secret as
-        a password: it lets anyone who reaches the nodes keep or release the lease. The lease is
-        renewed once more, and counts as released here. If nobody resumes it, the nodes end it and
-        its `at_least` after the ttl, or what `max_hold` leaves. Raises ConfigurationError unless
-        `lock` or `fair_lock` made the lease, and the errors of `extend`; then, and if this is
-        cancelled, the lease is held as before.
+        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. Keep it secret: it
+        lets anyone who reaches the nodes keep or release the lease. The lease is renewed once more,
+        and counts as released here. If nobody resumes it, the nodes end it and its `at_least` after
+        the ttl, or what `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock`
+        made the lease, and the errors of `extend`. Then, or cancelled, the lease is held as before.
         """
         grant = self._grant
         if grant is None:
@@ -217,10 +216,9 @@ class Lease(_settings.Answering):
 
         Inspections, `top`, the dashboard and `holder_message` of a timeout's error show it. It
         replaces the one before; "" takes that back. Each renewal sends it again, also if this
-        returned False: too few nodes answered within one node timeout. It ends with the lease, when
-        that is released or one ttl after the last renewal. Raises LeaseLostError if the lease is no
-        longer held, ConfigurationError for more than 200 characters or a reader's lease. If this is
-        cancelled, it is published all the same.
+        returned False: too few nodes answered in one node timeout. It ends with the lease, at the
+        latest one ttl after the last renewal. Raises LeaseLostError if the lease has ended,
+        ConfigurationError for over 200 characters or a reader's lease. Cancelling stops nothing.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
@@ -255,8 +253,7 @@ class Lease(_settings.Answering):
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
 
-        It is called once, as soon as `wanted` would return, and not at all if the lease ends before
-        that or is dropped. Its exceptions are logged.
+        It comes once, unless the lease ends before or is dropped. Its exceptions are logged.
         """
         _settings.callback(callback)
         self._check_loop()
@@ -449,7 +446,6 @@ class Lease(_settings.Answering):
 
 
 async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
-    """Do the work of `Lease.wanted` until one of the leases ends."""
     grants = [lease._grant for lease in leases if lease._grant is not None]
     endings = [lease._ending() for lease in leases]
     del leases  # the program may drop them while this waits

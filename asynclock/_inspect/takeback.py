@@ -113,6 +113,5 @@ class TakeBack(Vote):
         return result
 
     def check(self) -> None:
-        """Raise QuorumUnavailableError, or the error for lacking rights, if too few answered."""
         if self.outage:
             raise refusals.hopeless(self) if self.hopeless else refusals.outage(self)

@@ -437,7 +437,6 @@ class Idempotent:
 
 
 def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
-    """Return body, status and headers of the kept answer, or of a problem."""
     stored = run.result if isinstance(run.result, bytes) else b""
     head, _, body = stored.partition(b"\n")
     match from_json(head):
