@@ -196,11 +196,11 @@ class Lease(_settings.Answering):
     async def detach(self) -> bytes:
         """Hand the lease out of this process: return a detached ticket, which `resume` takes.
 
-        The ticket is ASCII text of at most 8192 bytes, for a queue or a header. Keep it secret: it
-        lets anyone who reaches the nodes keep or release the lease. The lease is renewed once more,
-        and counts as released here. If nobody resumes it, the nodes end it and its `at_least` after
-        the ttl, or what `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock`
-        made the lease, and the errors of `extend`. Then, or cancelled, the lease is held as before.
+        The ticket is ASCII text of at most 8192 bytes. Keep it secret: it lets anyone who reaches
+        the nodes keep or release the lease. The lease is renewed once more, and counts as released
+        here. If nobody resumes it, the nodes end it and its `at_least` after the ttl, or what
+        `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock` made the lease,
+        and what `extend` raises. After an error or a cancellation the lease is held as before.
         """
         grant = self._grant
         if grant is None:
@@ -218,7 +218,7 @@ class Lease(_settings.Answering):
         replaces the one before; "" takes that back. Each renewal sends it again, also if this
         returned False: too few nodes answered in one node timeout. It ends with the lease, at the
         latest one ttl after the last renewal. Raises LeaseLostError if the lease has ended,
-        ConfigurationError for over 200 characters or a reader's lease. Cancelling stops nothing.
+        ConfigurationError for over 200 characters or a reader's lease. Cancelling doesn't stop it.
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
