@@ -69,6 +69,8 @@ class Defaults:
     prefix: str
     usual: LeaseOptions
     """The options of a lock that is made without settings of its own."""
+    uninterrupted: LeaseOptions
+    """The same for code that blocks."""
 
     @classmethod
     def checked(
@@ -89,7 +91,8 @@ class Defaults:
             raise ConfigurationError(
                 f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
             )
-        return cls(usual, timeout, longest, prefix, LeaseOptions(usual))
+        both = LeaseOptions(usual), LeaseOptions(usual, interrupt=False)
+        return cls(usual, timeout, longest, prefix, *both)
 
     def options(
         self,
@@ -102,8 +105,11 @@ class Defaults:
         at_least: float | None = None,
     ) -> LeaseOptions:
         """Return checked options; `ttl=None` means the manager's ttl. Raises ConfigurationError."""
-        if ttl is max_hold is at_least is None and renew is interrupt is handoff is True:
-            return self.usual
+        if ttl is max_hold is at_least is None and renew is handoff is True:
+            if interrupt is True:
+                return self.usual
+            if interrupt is False:
+                return self.uninterrupted
         return LeaseOptions(
             ttl=_settings.ttl(
                 self.ttl if ttl is None else ttl,

@@ -60,13 +60,16 @@ class Call(Generic[T]):
         """Free once this is done."""
         self._lock.acquire()
 
-    async def run(self) -> None:
-        """Do the work, with the context variables of the thread."""
+    async def run(self, task: asyncio.Task[Any] | None = None) -> None:
+        """Do the work in the running task, with the context variables of the thread.
+
+        If the call may be abandoned, `task` is the running one.
+        """
         # Not in a new task with its own context, because the thread's task identifies its holds.
         if self._abandoned:
             return
         tokens = [(variable, variable.set(value)) for variable, value in self._context.items()]
-        self._task = asyncio.current_task()
+        self._task = task
         try:
             value = await self._work()
             if self._abandoned and self._undo is not None:
@@ -153,7 +156,7 @@ class _Selector(selectors.DefaultSelector):
         self.todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.asleep = False
         """Whether a thread must wake the loop. First it puts its work into `todo`."""
-        self._looked = True
+        self._looked = False
         # A pipe takes a quarter of the time of two sockets. A closed file object writes nowhere,
         # but the number of a closed file may be that of another one.
         awake, waker = os.pipe()
@@ -163,20 +166,22 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found: list[tuple[selectors.SelectorKey, int]] = []
-        # A loop that has work to do looks at the sockets in every second round only: nearly always
-        # what it has read in the last one makes this round, and nothing new is there.
-        self._looked = timeout != 0 or not self._looked
-        if self._looked:
-            self.asleep = True
-            found = super().select(0 if self.todo else timeout)
+        todo = self.todo
+        if timeout == 0 and self._looked:
+            # A loop that has work to do looks at the sockets in every second round only: nearly
+            # always what it has read in the last one makes this round, and nothing new is there.
+            self._looked = False
+        else:
+            self._looked = self.asleep = True
+            found = super().select(0 if todo else timeout)
             self.asleep = False
             for one in found:
                 if one[0] is self._bell:
                     self._awake.read(4096)
                     found.remove(one)
                     break
-        while self.todo:
-            work, args = self.todo.popleft()
+        while todo:
+            work, args = todo.popleft()
             try:
                 work(*args)
             except Exception:
@@ -356,7 +361,7 @@ class BackgroundLoop:
             try:
                 if (call := await calls.get()) is None:
                     return
-                await call.run()
+                await call.run(task)
                 del call  # the result belongs to the thread
             except asyncio.CancelledError:
                 pass
