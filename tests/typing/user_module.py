@@ -163,6 +163,7 @@ def ship_now(order_id: int) -> str:
 def block() -> None:
     with waiting, waiting.lock("a", timeout=2) as lease:
         assert_type(lease, blocking.Lease)
+        assert_type((lease.publish("half done"), lease.detach()), tuple[bool, bytes])
         lease.on_lost(lambda lost: print(lost.name))
     assert_type(waiting.lock("a").try_acquire(), blocking.Lease | None)
     with waiting.multi_lock("a", "b") as both:
@@ -295,6 +296,20 @@ async def of_a_lease(lease: Lease) -> None:
     assert_type((lease.held, lease.lost_reason), tuple[bool, str | None])
     async for found in locks.inspect_all():
         assert_type((found.name, found.since), tuple[str, float | None])
+
+
+@locks.once("rate:{currency}", keep=60)
+async def rate(currency: str) -> float:
+    return len(currency)
+
+
+async def results_and_requests(lease: Lease) -> None:
+    assert_type((await rate("EUR"), await lease.wanted()), tuple[float, str | None])
+    async with locks.once("a") as run, locks.lock("b", at_least=20):
+        assert_type((run, run.lease), tuple[asynclock.Run, Lease | None])
+    assert_type(await locks.resume(await lease.detach(), ttl=5), Lease)
+    asked, taken = await locks.ask_back("a"), await locks.release_held("a", owner=lease.owner)
+    assert_type((asked, taken, await lease.publish("half done")), tuple[bool, bool, bool])
 
 
 async def several_and_upgraded() -> None:
