@@ -270,21 +270,23 @@ class Batch(SentBatch):
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`; a quorum of equal ones decides the batch."""
-        voter, asks, releases = self._nodes.nodes[index], self.asks, self.releases
-        node = self.home or voter
-        voter.round_trip = node.round_trip
+        voter = node = self._nodes.nodes[index]
+        asks, agreeing = self.asks, self.agreeing
+        if self.home is not None:
+            node = self.home
+            voter.round_trip = node.round_trip
         if self._split or (asks and self.started < node.trust.votes_from):
             agrees = False
-        elif self.agreeing:
+        elif agreeing:
             agrees = type(reply) is list and reply[:-1] == self._first
-        elif agrees := (numbers := plain(reply, len(releases), len(asks))) is not None:
+        elif agrees := (numbers := plain(reply, len(self.releases), len(asks))) is not None:
             self.numbers, self._first = numbers, reply[:-1]
         if agrees:
             if asks and (node.lack or voter.lack) is not None:
                 node.note(None)
                 voter.note(None)
-            self.agreeing.append(index)
-            if len(self.agreeing) == self._nodes.quorum:
+            agreeing.append(index)
+            if len(agreeing) == self._nodes.quorum:
                 self._decide()
         else:
             self._count(index, reply)

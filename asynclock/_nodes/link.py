@@ -259,7 +259,9 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
     def _take_replies(self) -> None:
         received = _clock.now()
         replies, errors = self._parse(), None
-        for number in range(len(replies) - 1, -1, -1):  # the newest clock, before any reply counts
+        number = len(replies)
+        while number:  # the newest clock, before any reply counts
+            number -= 1
             reply = replies[number]
             if (
                 type(reply) is list
