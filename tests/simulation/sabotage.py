@@ -16,7 +16,7 @@ import pytest
 
 from asynclock import _clock, _settings
 from asynclock._engine.acquire import Acquire
-from asynclock._engine.ask import Attempt, SentBatch
+from asynclock._engine.ask import Ask, Attempt, SentBatch, Ticket
 from asynclock._engine.context import Context
 from asynclock._engine.ending import Release, Reservation
 from asynclock._engine.engine import Engine
@@ -30,6 +30,7 @@ from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Script
 from asynclock._primitives import base, lock, multi, readwrite, register
+from asynclock._primitives.reentrant import Nesting
 from asynclock._rules import trust, validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.trust import StandStill, Trust
@@ -37,8 +38,9 @@ from tests.tables.inside import forget_specs
 
 Break = Callable[[pytest.MonkeyPatch], None]
 LOCK = (lock.SCRIPT,)
-SIDES = (readwrite.READ, readwrite.WRITE)
-SEVERAL = (multi.SCRIPT,)
+READ, WRITE = (readwrite.READ,), (readwrite.WRITE,)
+SIDES = READ + WRITE
+SEVERAL, STATES = (multi.SCRIPT,), (register.SCRIPT,)
 
 
 # ---- how to break something --------------------------------------------------------------------
@@ -98,6 +100,12 @@ def lie(body: str, scripts: Sequence[Script] = LOCK) -> Break:
         _change(patch, scripts, LIE.format(body=body).__add__)
 
     return break_it
+
+
+def answers(scripts: Sequence[Script], op: str, command: str, key: int, value: str) -> Break:
+    """Let a command reply a value for one of the keys of an operation."""
+    asked = f"ARGV[1] == '{op}' and command == '{command}' and key == KEYS[{key}]"
+    return lie(f"if {asked} then return {value} end", scripts)
 
 
 def told(statement: str, scripts: Sequence[Script] = LOCK) -> Break:
@@ -166,6 +174,11 @@ def _one_decides(reservation: Any) -> None:
 
 def _one_node_fewer(nodes: Any) -> None:
     nodes.quorum = max(1, nodes.quorum - 1)
+
+
+def lowest(old: Any) -> Any:
+    """Make a ticket that settles on the lowest number that a node gave."""
+    return lambda one, told, rank, **how: old(one, told and [min(told)] * len(told), rank, **how)
 
 
 def largest_claim(_: Any) -> Any:
@@ -287,7 +300,31 @@ SABOTAGES = {
     "all_leases_have_one_owner": under("locks", swap(Context, "new_owner", always("owner"))),
     "a_lease_is_held_after_its_end": under("locks", swap(Lease, "held", always(True))),
     "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
+    "a_renewal_extends_the_key_of_another": under(
+        "locks", answers(LOCK, "extend", "GET", 1, "ARGV[4]")
+    ),
+    "several_names_are_taken_from_their_holders": under(
+        "shapes", lua(SEVERAL, "holders", "return {}"), lie(TAKEN_OVER, SEVERAL)
+    ),
     "a_reader_is_not_kept": under("shapes", lua(SIDES, "keep_reader", "return")),
+    "a_reader_overlooks_the_writer": under("shapes", answers(READ, "acquire", "GET", 4, "false")),
+    "a_writer_overlooks_readers": under("shapes", answers(WRITE, "acquire", "ZRANGE", 4, "{}")),
+    "an_upgrade_overlooks_other_readers": under(
+        "shapes", answers(WRITE, "acquire", "ZRANGE", 4, "ARGV[11] and {ARGV[11]} or nil")
+    ),
+    "the_release_of_a_reader_releases_all": under(
+        "shapes", answers(READ, "release", "ZREM", 1, "real.call('DEL', key)")
+    ),
+    "the_first_child_that_leaves_ends_the_hold": under(
+        "tasks", swap(Nesting, "leave", always(True))
+    ),
+    "an_older_change_replaces_a_newer_one": under(
+        "states", answers(STATES, "accept", "HMGET", 1, "{false, false, false, false}")
+    ),
+    "a_promise_does_not_tell_the_value": under(
+        "states",
+        answers(STATES, "prepare", "HMGET", 1, "real.call(command, key, value, '', '', '')"),
+    ),
     "a_silent_memory_is_empty": under("witnesses", swap(register, "surely_empty", always(True))),
     "every_answer_counts": under(
         "witnesses",
@@ -309,12 +346,7 @@ SABOTAGES = {
     "write_back_skipped": under(
         "fences", swap(Ballot, "_agree", largest_claim), swap(Ballot, "_write_back", at_once)
     ),
-    "raise_without_owner_check": under(
-        "raises",
-        lie(
-            "if ARGV[1] == 'raise' and command == 'GET' and key == KEYS[1] then return ARGV[2] end"
-        ),
-    ),
+    "raise_without_owner_check": under("raises", answers(LOCK, "raise", "GET", 1, "ARGV[2]")),
     "reserved_at_one_node": under("blocks", swap(Reservation, "__init__", after(_one_decides))),
     "a_block_from_own_plus_one": under(
         "pairs", swap(Reservation, "_claim", changed(lambda self, _highest: (self._grant.fence,)))
@@ -341,6 +373,8 @@ SABOTAGES = {
     # who goes first
     "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
     "a_later_waiter_gets_a_smaller_number": under("order", lua(LOCK, "join", EARLIER_NUMBER)),
+    "a_waiter_takes_the_lowest_number": under("order", swap(Ticket, "settle", lowest)),
+    "each_call_goes_ahead_of_all_waiters": under("order", swap(Ask, "__init__", after(Ask.barge))),
     # each reply counts, and for what it is
     "refusals_are_not_counted": under("locks", swap(Ballot, "refuse", nothing)),
     "abstentions_are_not_counted": under("locks", swap(Ballot, "abstain", nothing)),
@@ -349,6 +383,7 @@ SABOTAGES = {
     "no_fence_is_written_back": under("queues", swap(Attempt, "_write_back", nothing)),
     "different_replies_decide_no_batch": under("keepers", swap(Batch, "_split_up", nothing)),
     "a_split_batch_counts_no_reply": under("locks", swap(Batch, "_count", nothing)),
+    "a_split_batch_forgets_its_grants": under("keepers", swap(SentBatch, "claims", always({}))),
     "a_rejected_request_has_no_reply": under("locks", swap(ErrorReplies, "take", nothing)),
     "overdue_requests_are_waited_for": under("late", swap(Link, "_check_time", nothing)),
     "a_tick_sends_nothing": under("locks", swap(Multiplexer, "flush_soon", nothing)),
@@ -382,6 +417,9 @@ SABOTAGES = {
     ),
     "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
+    "a_loss_interrupts_a_task_that_the_body_left": under(
+        "tasks", swap(Interruption, "move", nothing)
+    ),
     "a_loss_interrupts_no_body": under("locks", swap(Interruption, "interrupt", nothing)),
     "a_call_that_gave_up_waits_on": under("calm", swap(Seek, "leave", nothing)),
     "a_call_that_gave_up_has_its_turn": under("locks", swap(Acquire, "_give_up", nothing)),
