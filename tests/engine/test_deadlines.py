@@ -14,9 +14,9 @@ import pytest
 import asynclock
 from asynclock.testing.memory import MemoryNode
 from tests.engine.kinds import kinds
-from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking, start, virtual
+from tests.engine.virtual_nodes import Nodes, Way, refuse_tracking
 from tests.tables.inside import chance, now
-from tests.waiting import call_off, go_through, in_virtual_time
+from tests.waiting import go_through, in_virtual_time
 
 NODE_TIMEOUT = 0.5
 TRIP = 0.35
@@ -163,18 +163,6 @@ async def test_a_turn_that_comes_near_the_end_changes_nothing(kind: str) -> None
         await releasing
 
 
-@in_virtual_time
-async def test_nodes_that_are_down_are_an_outage_also_for_the_impatient() -> None:
-    nodes = old(3)
-    async with slow(nodes) as (locks, on):
-        for way in on.ways:
-            way.go_mute()
-        for timeout in (0, 0.05, 0.8):
-            found, took = await attempt(locks.lock("a"), timeout)
-            assert isinstance(found, asynclock.QuorumUnavailableError), timeout
-            assert took < max(timeout, NODE_TIMEOUT) + SLACK
-
-
 # An event's, a latch' or a barrier's change takes two answers, and a barrier that gives up leaves.
 CALLS: dict[str, tuple[float, Callable[[asynclock.LockManager, float], Any]]] = {
     "event.is_set": (2, lambda locks, t: locks.event("a").is_set(timeout=t)),
@@ -249,18 +237,3 @@ async def test_a_wait_that_ends_while_nodes_are_asked_is_no_outage() -> None:
         began = now()
         assert await locks.event("a").wait(timeout=11) is False
         assert now() - began < 11 + SLACK
-
-
-@virtual
-async def test_outages_of_one_call_are_not_added_up(on: Nodes) -> None:
-    """Between them the nodes have answered: the call waits for a holder, and not for nodes."""
-    await on.ghost(ttl=120)
-    waiting = start(on.locks.lock("a").acquire())
-    for _ in range(3):
-        await asyncio.sleep(6)
-        on.freeze("bc")
-        await asyncio.sleep(6)
-        on.thaw("bc")
-    await asyncio.sleep(1)
-    assert not waiting.done()
-    await call_off(waiting)
