@@ -254,11 +254,11 @@ def wrapped(parts: Sequence[str], width: int, style: str = "", gap: str = "   ")
 
 
 def _cleaned(row: Sequence[str]) -> Sequence[str]:
-    return row if "".join(row).isprintable() else list(map(clean, row))
+    return row if all(map(str.isprintable, row)) else list(map(clean, row))
 
 
 def _is_ascii(row: Sequence[str]) -> bool:
-    return "".join(row).isascii()
+    return all(map(str.isascii, row))
 
 
 def _widths(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

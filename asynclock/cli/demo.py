@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, cast
 
 import typer
 from rich import box
@@ -223,11 +223,10 @@ class ServiceProcess:
     """One service process, which gets its orders as lines on stdin."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
-        if process.stdin is None or process.stdout is None:
-            raise DemoError(f"{name} has no pipes")
         self.name = name
         self._process = process
-        self._in, self._out = process.stdin, process.stdout
+        self._in = cast(asyncio.StreamWriter, process.stdin)
+        self._out = cast(asyncio.StreamReader, process.stdout)
         self._log = log
 
     def send(self, **task: float) -> None:
@@ -431,7 +430,6 @@ class Screen(Lines):
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TextColumn("{task.fields[verdict]}"),
-            console=out,
         )
         self._live = Live(console=out, refresh_per_second=12, get_renderable=self._render)
         self._tasks: dict[int, TaskID] = {}

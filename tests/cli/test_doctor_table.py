@@ -725,10 +725,10 @@ def test_a_row_says_what_is_known(plant: Plant, cells: list[str], here: Here) ->
 @pytest.mark.parametrize(
     ("scan", "size", "count", "weight"),
     [
-        (page(MANY, 3), lambda *_: 72, 15, 15 * 72),
+        (page(MANY, 100), lambda *_: 72, 500, 500 * 72),
         (page([b"asynclock:a"], 1), lambda *_: 72, 0, 0),
         # "Five of seven keys are counters."
-        (page(MANY), lambda *_: 72, 50_000, 50_000 * 72),
+        (page(MANY, 101), lambda *_: 72, 50_000, 50_000 * 72),
         (page([]), lambda *_: 72, 0, 0),
     ],
     ids=["all", "none", "a part", "none in a part"],

@@ -164,6 +164,7 @@ HELD = f"held {SINCE} by process 77 on web-1, job\\\\x1b; fence"
         (say(".??"), "unknown: 1 of 3", "nodes answered"),
         (say("..a"), "nobody has a quorum: no quorum,", " not on 2 of 3 nodes"),
         (kept(("SET", "asynclock:x", "", "PX", 4000)), "held by a holder without a label;", "l"),
+        (kept(("SET", "asynclock:x", f"#rests:{'a' * 32}:web:7")), "rests; last held by", " web:7"),
     ],
 )
 def test_a_verdict_in_one_sentence(given: Scene, begin: str, end: str, here: Here) -> None:

@@ -247,6 +247,12 @@ async def test_each_change_is_told_to_those_who_watch_and_nothing_else(
         pytest.param("w CLIENT TRACKING OFF; w GET a; b SET a 1; b FLUSHALL", id="not when off"),
         pytest.param("w ? GET a; b FLUSHALL -> *; b SET a 1", id="a flush ends all watches"),
         pytest.param("b ? GET a; b FLUSHALL -> *", id="a flush, without a watched key"),
+        pytest.param(
+            "w ? KEYS a; w ? SCAN 0; w ? SET a 1; w ? PEXPIRE a 9000; w ? HSET h f 1; w ? DEL x;"
+            " w ? ZADD z 1 m; w ? ZREM z x; w ? ZREMRANGEBYSCORE z 5 6; b DEL a h z; b MGET a 0;"
+            " b SET 0 1; b SET x 1",
+            id="not what it looks for, or writes",
+        ),
     ],
 )
 async def test_who_is_told_of_a_change(both: Both, opens: Opens, session: str) -> None:

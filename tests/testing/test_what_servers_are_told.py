@@ -231,3 +231,5 @@ def test_one_url_has_the_login_every_node_and_the_service() -> None:
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
         assert group.addresses == [f"redis+sentinel://:p%40ss@{hosts}/main"]
         assert len({one.identity for one in group.sentinels}) == 3  # type: ignore[attr-defined]
+    with closing(SentinelGroup()) as group:
+        assert (len(group.servers), len(group.sentinels)) == (3, 3)

@@ -185,7 +185,6 @@ class MemoryClient:
         if not data:
             self._over = True
             self._node.left(self)
-            return
         self._reader.feed(data)
         replies = []
         while (words := self._reader.gets()) is not False:

@@ -424,7 +424,7 @@ class _Lua:
                 words = tuple(w if type(w) is bytes else _number(w).encode() for w in words)
                 break
         reply = self._call(words)
-        return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
+        return reply if type(reply) is bytes else self._to_lua(reply)
 
     def _redis_pcall(self, *words: Any) -> Any:
         try:

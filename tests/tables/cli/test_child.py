@@ -261,6 +261,9 @@ def test_what_was_not_lent_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Terminal, "foreground", lambda _, number: front.append(number))
     one = Terminal()
     one.take_back(tidy=False)
+    monkeypatch.setattr(Terminal, "wanted", False)
+    with pytest.raises(FileNotFoundError):
+        Child(["/no/such"], os.environ, whole_group=False, on_fork=lambda _: None)
     assert not front
     one.lend(NUMBER)
     one.take_back(tidy=False)
