@@ -480,8 +480,6 @@ class Ticket:
     """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
 
     __slots__ = ("_spec", "asked", "id", "number", "rank", "since", "ttl", "unsettled")
-    unsettled: bool
-    """Whether a node has another number than ours; unset until nodes have replied."""
 
     def __init__(self, spec: LockSpec, ident: str, since: float, ttl: float) -> None:
         self.id: str = ident
@@ -491,6 +489,8 @@ class Ticket:
         """The number that the nodes were told; below 1 until enough of them have named one."""
         self.rank: int = 0
         """Number of waiters before us, on the node with the fewest."""
+        self.unsettled: bool = False
+        """Whether a node has another number than ours."""
         self.asked: set[int] = set()
         """The nodes that may have the ticket."""
         self.ttl: float = ttl

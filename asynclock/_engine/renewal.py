@@ -318,7 +318,7 @@ class Renewals:
         for grant in due:
             if now >= grant.valid_until:
                 self._lose(grant, _why_late(grant, late=late))
-            elif grant.valid_until < grant.renew_until:
+            elif grant.valid_until < grant.renew_until and not _ends_next(grant, now):
                 grant.renewal_sent()
                 # Until the round has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
@@ -400,6 +400,11 @@ class Round:
         if self._done is not None and not self._done.done():
             granted = all(votes[0] >= self._nodes.quorum for votes in self._votes)
             self._done.set_result(None if granted else self._failures)
+
+
+def _ends_next(grant: Grant, now: float) -> bool:
+    # A renewal this close to the deadline comes too late: only wait for the deadline.
+    return grant.valid_until - now <= RENEWAL_WINDOW
 
 
 def _why_late(grant: Grant, *, late: bool) -> str:

@@ -27,6 +27,7 @@ from tests.tables.engine.told import (
     outcome,
     yes,
 )
+from tests.tables.inside import now
 from tests.waiting import go_through, until
 
 GONE = "the nodes no longer held it for us when it was released"
@@ -197,6 +198,19 @@ async def test_leases_that_are_renewed_together_are_decided_each_by_itself(
         assert any(lease.owner in words for words in asked[1:]) is (wanted == "asked again")
         assert lease.lost_reason == (NO_LONGER if wanted == NO_LONGER else None)
         assert (lease.remaining() > 7.0) is (wanted != NO_LONGER)
+
+
+@on_told
+async def test_no_renewal_is_sent_that_would_come_too_late(on: Table) -> None:
+    """Each lease that ends would send those that end a moment later again and again."""
+    on.tell("acquire", (yes(),) * 3)
+    on.tell("extend", (error("OOM no memory"),) * 3)
+    first = await on.locks.lock("a").acquire()
+    ends = now() + first.remaining()
+    await asyncio.sleep(0.005)
+    second = await on.locks.lock("b").acquire()
+    await until(lambda: second.lost_reason)
+    assert ends - 1.0 < max(one.at for one in on.heard("extend")) < ends - 0.01
 
 
 @pytest.mark.parametrize(
