@@ -134,6 +134,7 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
             "; if this port wants TLS, the URL must begin with rediss",
             False,
         ),
+        ({"HELLO": "end", "PING": "+OK"}, "; if this port wants TLS", False),
         ({"HELLO": "end"}, "closes the connection at HELLO, and so at other commands", True),
         ({"HELLO": "end", "PING": "NOAUTH no"}, "as twemproxy does: name the servers", True),
         ({"INFO": "+role:sentinel"}, "it is a sentinel, not a primary", True),
