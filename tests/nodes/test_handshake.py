@@ -282,7 +282,7 @@ class Provider(CredentialProvider):
         ((None, "pw"), ("default", "pw")),
         (("", "pw"), ("default", "pw")),
         (("u", None), ("u", "")),
-        (("",), ("default", "")),
+        ((None,), ("default", "")),
     ],
 )
 @played_on(alone)
