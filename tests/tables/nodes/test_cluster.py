@@ -51,8 +51,8 @@ class Cluster:
         self.park = self.parked.park
         self.claiming: dict[Any, Any] = {}
         self.owners: dict[int, Any] = {}
-        here = ("10.0.0.1", 7000)
-        self.primaries = SimpleNamespace(items=lambda: [(here, self)], get=lambda _: self)
+        here = dict.fromkeys((("10.0.0.1", 7000), ("10.0.0.2", 7000)), self)
+        self.primaries: dict[Any, Any] = {("10.0.0.9", 9): None, **here}
 
     # a server
 
@@ -229,9 +229,15 @@ async def test_a_view_that_cannot_be_read_is_read_again() -> None:
     assert keeping.cancel(), "it goes on"
 
 
+@pytest.mark.parametrize(
+    ("redirect", "asked", "looks"),
+    [("MOVED 1 10.0.0.3:7", 1, 1), ("ASK 1 10.0.0.3:7", 1, 0), ("MOVED 1 :7000", 6, 5)],
+)
 @in_virtual_time
-async def test_a_redirect_to_a_server_outside_of_the_view_changes_no_owner() -> None:
-    cluster = Cluster(MOVED)
-    cluster.primaries.get = lambda _: None
-    assert cluster.send("acquire")[1] == []
-    assert cluster.owners == {}
+async def test_only_a_redirect_inside_the_view_is_followed(
+    redirect: str, asked: int, looks: int
+) -> None:
+    cluster = Cluster(Failure(redirect, code=redirect.split(maxsplit=1)[0]))
+    command, _ = cluster.send("acquire")
+    assert (len(cluster.asked), cluster.looks) == (asked, looks)
+    assert (cluster.parked.drop(command), bool(cluster.owners)) == (asked == 1, asked > 1)

@@ -85,9 +85,6 @@ test_a_queue_in_memory, test_a_queue = played("""
       lock wait t1 floor=9
       lock wait t2 floor=9
       lock wait t2 0 0 -> 0 TTL holder 0 0 0
-      lock wait t2 0 5 -> 0 TTL holder 0 0 0
-      lock wait t2 0 20 -> 0 TTL holder 0 0 0
-      lock wait t3 0 0 -> 0 TTL holder 0 0 0
       lock wait t3 0 20 -> 0 TTL holder 0 0 0
       ZRANGE q 0 -1 WITHSCORES -> t1 9 t2 10
 

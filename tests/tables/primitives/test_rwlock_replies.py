@@ -54,7 +54,6 @@ test_readers_in_memory, test_readers = played("""
     a reader that a writer keeps out waits or only asks
       write wait writer
       read wait one 0 -> 0 TTL WRITER 0 0 0 []
-      read wait one 0 -> 0 TTL WRITER 0 0 0 []
       EXISTS q -> 0
       read wait one 20000 -> 0 TTL WRITER 1 0 0 []
       ZRANGE q 0 -1 WITHSCORES -> one LATER+ms
@@ -211,7 +210,6 @@ test_writers_in_memory, test_writers = played("""
       write wait holder
       write wait t1 floor=9
       write acquire me -> 0 TTL HOLDER 0 0 0 []
-      write wait me 0 5 -> 0 TTL HOLDER 0 0 0 []
       write wait me 0 10 -> 0 TTL HOLDER 0 0 0 []
       ZRANGE q 0 -1 -> t1
 
