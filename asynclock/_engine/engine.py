@@ -70,9 +70,8 @@ class Engine(Context):
 
     def publish(self, grant: Grant, told: Sink = NOBODY) -> None:
         """Store the message of the lease that has `grant`, or delete it if there is none now."""
-        spec, text = grant.spec, self.messages.get(grant, b"")
-        command = spec.publish(grant.owner, text, grant.ttl)
-        self.multiplexer.broadcast(command, told)
+        text = self.messages.get(grant, b"")
+        self.multiplexer.broadcast(grant.spec.publish(grant.owner, text, grant.ttl), told)
 
     def _renewed(self, grant: Grant) -> None:
         self.counts.renewed += 1

@@ -88,8 +88,7 @@ class TakeBack(Vote):
             raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
         parts = self.parts(owner)
         if not parts and owner in [lease.holder for lease in self.held]:
-            text = f"{owner!r} is a label, which others may have, too: pass `inspection.owner`"
-            raise ConfigurationError(text)
+            raise ConfigurationError(f"{owner!r} is a label: pass the owner (`inspect` shows it)")
         outcomes = await self.free(parts)
         self.check()
         return any(one.released is True for one in outcomes)

@@ -120,8 +120,7 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
         case NotAcquiredError():
             pause = _pause(error.retry_after)
             if keyed:
-                title = "A request with this Idempotency-Key is being answered"
-                return Problem(409, "in-progress", title, name, pause)
+                return Problem(409, "in-progress", "The first request is in progress", name, pause)
             return Problem(contended, "contended", "Another holder has this lock", name, pause)
         case QuorumUnavailableError():
             _log.warning("%s", error)
@@ -441,8 +440,7 @@ def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
     head, _, body = stored.partition(b"\n")
     match from_json(head):
         case [str(asked), *_] if asked != request:
-            title = "This Idempotency-Key belongs to another request"
-            return Problem(422, "reused-key", title).answer
+            return Problem(422, "reused-key", "This Idempotency-Key is another request's").answer
         case [_, int(status), None | str() as kind]:
             return body, status, {} if kind is None else {"Content-Type": kind}
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
