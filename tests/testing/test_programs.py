@@ -1,10 +1,12 @@
 """Which programs are servers, compilers and container engines; each of them is a script here."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -203,6 +205,10 @@ def test_why_there_are_no_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     assert said() == containers.why_no_containers()
     assert said().startswith("no container engine answers: ")
+    with warnings.catch_warnings(record=True) as sockets_left:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert not sockets_left
     with HTTPServer(("127.0.0.1", 0), Engine) as server:
         threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
