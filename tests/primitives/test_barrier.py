@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
 from tests.waiting import call_off, go_through, until
@@ -227,24 +228,27 @@ async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(o
     assert await stored(on) is None
 
 
-@pytest.mark.parametrize("close", ["", "before", "after"])
+@pytest.mark.parametrize("close", ["", "before", "after", "only"])
 @virtual
 async def test_a_party_that_is_cancelled_leaves_also_if_its_manager_is_closed(
     on: Nodes, close: str
 ) -> None:
-    others = asyncio.all_tasks()
+    others, seen = asyncio.all_tasks(), listen(on.nodes[0])
     there = on.connect()
+    await there.ready()
     waiting = start(there.barrier("a", 2).wait())
     await asyncio.sleep(1)
-    closing = start(there.aclose()) if close == "before" else None
+    closing = start(there.aclose()) if close in ("before", "only") else None
     await asyncio.sleep(0)
-    waiting.cancel()
+    if close != "only":
+        waiting.cancel()
     if close == "after":
         await there.aclose()
     await asyncio.wait([waiting, *([closing] if closing else [])])
-    assert waiting.cancelled()
+    assert waiting.cancelled() or type(waiting.exception()) is asynclock.ConfigurationError
     assert await gone(on) < 1.0
     await there.aclose()
+    assert seen.count("prepare") == 2, "it came, and left once"
     await asyncio.sleep(0.1)
     assert asyncio.all_tasks() <= others
 
@@ -289,16 +293,20 @@ def test_a_party_that_is_cancelled_in_an_outage_leaves_when_it_is_over(
     """That it could not leave is no error: it counts as crashed after one ttl anyway."""
 
     async def play(on: Nodes, outage: float) -> None:
-        waiting = start(on.locks.barrier("a", 2).wait())
+        there = on.connect(node_timeout=0.3)
+        waiting = start(there.barrier("a", 2).wait())
         await asyncio.sleep(0.5)
         for node in on.nodes:
             node.freeze()
+        began = now()
         await call_off(waiting)
+        assert now() - began == pytest.approx(2 * 0.3, abs=0.01)
         await asyncio.sleep(outage)
         for node in on.nodes:
             node.thaw()
         assert await gone(on) < TTL / 2
         assert not any("barrier" in task.get_name() for task in asyncio.all_tasks())
+        await there.aclose()
 
     virtual(lambda on: play(on, 3))()
     virtual(lambda on: play(on, 3 * TTL))()
