@@ -187,11 +187,11 @@ class Round(Vote):
         numbers = [one.number for one in self.granted]
         highest = max(numbers)
         newest = next(one for one in self.granted if one.number == highest)
-        value = newest.value if highest else None
         # A node that forgot the value must get it again before another node restarts.
-        forgotten = highest > 0 and bool(self._empty)
-        having = 0 if forgotten else numbers.count(highest)
-        return Found(value, having >= self._quorum, having == len(self._nodes))
+        forgotten = highest and self._empty
+        having = numbers.count(highest)
+        agreed = having >= self._quorum and not forgotten
+        return Found(newest.value, agreed, having == len(self._nodes))
 
 
 class StateView(NamedTuple):
@@ -399,7 +399,7 @@ class Register:
                 if found is not None or any(now >= end for end in ends):
                     return found
                 await lookout.wait(most=min((end - now for end in ends), default=inf))
-                if deadline is not None and _clock.now() >= patience.ends_at:
+                if _clock.now() >= patience.ends_at:
                     return None
         finally:
             lookout.close()

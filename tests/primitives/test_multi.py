@@ -15,6 +15,7 @@ async def test_the_body_may_release_it_early(connect: Connect) -> None:
             assert await lease.release()
             assert not lease.held
             assert lease.remaining() == 0
+            assert connect(prefix=prefix).multi_lock("a").names == ("a",)
             assert repr(lease) == f"<MultiLease 'a, b' fence={lease.fence} released>"
         assert lease.lost_reason is None
 
