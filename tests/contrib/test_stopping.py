@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,7 @@ from asynclock.testing.servers.process import ReservedPort
 from tests.contrib.apps import client_of, serving, with_locks
 from tests.contrib.conftest import lock_keys
 from tests.docs.blocks import ROOT, python_blocks
+from tests.engine.kinds import kinds
 from tests.waiting import PATIENCE, becomes, go_through, until
 
 PAGE = ROOT / "docs" / "deploy.md"
@@ -165,16 +166,7 @@ async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
         assert (await waiting).json() == "a"
 
 
-WISHES: dict[str, Callable[[LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "semaphore": lambda locks: locks.semaphore("a", 1),
-    "several": lambda locks: locks.semaphore("a", 2).several(2),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
-}
+WISHES = kinds("strict", "one of two")
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -5,29 +5,23 @@ In virtual time, on three nodes, with two processes as far as locks can tell.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock import AcquireTimeoutError, LockManager
+from tests.engine.kinds import LOCKS, kinds
 from tests.engine.virtual_nodes import Nodes, start, virtual
 from tests.tables.inside import chance, now
 from tests.waiting import until
 
-KINDS: dict[str, Callable[[LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant_lock": lambda locks: locks.reentrant_lock("a"),
-    "fair_lock": lambda locks: locks.fair_lock("a"),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "semaphore": lambda locks: locks.semaphore("a", 2),
-    "several": lambda locks: locks.semaphore("a", 2).several(2),
-    "too few": lambda locks: locks.semaphore("a", 3).several(2),
-    "multi_lock": lambda locks: locks.multi_lock("a", "b"),
-}
-kinds = pytest.mark.parametrize("kind", KINDS)
+KINDS = kinds(
+    "strict", "semaphore", "several", full=lambda locks: locks.semaphore("a", 2).several(2)
+)
+KINDS["too few"] = LOCKS["several"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @contextlib.asynccontextmanager
@@ -62,10 +56,10 @@ async def advice(wish: Any, timeout: float) -> float | None:
 
 
 def held_by(kind: str, locks: LockManager) -> Any:
-    return KINDS[{"read": "write", "semaphore": "several"}.get(kind, kind)](locks)
+    return KINDS[{"read": "write", "one of two": "full"}.get(kind, kind)](locks)
 
 
-@kinds
+@each_kind
 @pytest.mark.parametrize("ttl", [10.0, 30.0])
 @virtual
 async def test_short_bodies_are_soon_over(on: Nodes, kind: str, ttl: float) -> None:
@@ -87,7 +81,7 @@ async def test_short_bodies_are_soon_over(on: Nodes, kind: str, ttl: float) -> N
         assert refused >= 3
 
 
-@kinds
+@each_kind
 @pytest.mark.parametrize("ttl", [10.0, 30.0])
 @virtual
 async def test_a_long_body_is_asked_for_seldom(on: Nodes, kind: str, ttl: float) -> None:

@@ -58,7 +58,3 @@ async def lock_keys(server: LocalServer) -> set[str]:
 
 async def has(server: LocalServer, keys: set[str]) -> bool:
     return keys <= set(await server.command("KEYS", "*"))
-
-
-async def all_vote(locks: asynclock.LockManager) -> bool:
-    return all(node.state == "up" for node in locks.nodes())

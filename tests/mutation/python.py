@@ -22,7 +22,6 @@ COMPARISONS = {
 }
 COMPARISON = re.compile(r"is\s+not\b|not\s+in\b|is\b|in\b|[<>=!]=|[<>]")
 DECLARATIONS = {"__all__", "__slots__"}
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DROPPED = (ast.Expr, ast.AugAssign, ast.Delete, ast.Raise, ast.Return, ast.Break, ast.Continue)
 
 Node = ast.expr | ast.stmt | ast.keyword

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import asynclock
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
+from tests.engine.kinds import Make, kinds
 
 NOW = 1000
 """No clock of a server: such a one would be a jump."""
@@ -75,20 +76,10 @@ async def first(found: Any) -> Any:
     return await anext(found, None)
 
 
-TAKE: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "strict": lambda locks: locks.lock("a", handoff="strict"),
-    "reentrant": lambda locks: locks.reentrant_lock("a"),
-    "fair": lambda locks: locks.fair_lock("a"),
-    "slot": lambda locks: locks.semaphore("a", 2),
-    "several": lambda locks: locks.semaphore("a", 3).several(2),
-    "multi": lambda locks: locks.multi_lock("a", "b"),
-    "read": lambda locks: locks.rwlock("a").read(),
-    "write": lambda locks: locks.rwlock("a").write(),
-}
+TAKE = kinds("semaphore")
 
 
-def taking(make: Callable[[asynclock.LockManager], Any]) -> Callable[[Held], Awaitable[Any]]:
+def taking(make: Make) -> Callable[[Held], Awaitable[Any]]:
     async def take(on: Held) -> None:
         async with make(on.locks).acquire(timeout=5) as lease:
             await lease.extend()

@@ -1,33 +1,23 @@
 """A number of ours that somebody has changed by hand is refused, and the error names its key."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock.testing import LocalServer
+from tests.engine.kinds import calls
 from tests.patient import connect_to
-from tests.waiting import go_through, until
+from tests.waiting import PATIENCE, go_through, until
 
-LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a").acquire(timeout=5),
-    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(timeout=5),
-    "fair": lambda locks: locks.fair_lock("a").acquire(timeout=5),
-    "slot": lambda locks: locks.semaphore("a", 1).acquire(timeout=5),
-    "several": lambda locks: locks.semaphore("a", 2).several(2).acquire(timeout=5),
-    "multi": lambda locks: locks.multi_lock("a", "b").acquire(timeout=5),
-    "read": lambda locks: locks.rwlock("a").read().acquire(timeout=5),
-    "write": lambda locks: locks.rwlock("a").write().acquire(timeout=5),
-    "campaign": lambda locks: locks.election("a").campaign(timeout=5),
-}
+LOCKS = calls("strict", "one of two")
 TEXTS = [str(2**53 - 1), "-1", "inf", "1e300", "abc", ""]
 
 
 async def use(locks: asynclock.LockManager, kind: str) -> int:
-    async with LOCKS[kind](locks) as lease:
-        fence: int = lease.number if kind == "campaign" else lease.fence
+    async with asyncio.timeout(PATIENCE), LOCKS[kind](locks) as lease:
+        fence: int = lease.number if kind == "election" else lease.fence
         return fence
 
 
@@ -109,7 +99,7 @@ async def test_a_counter_that_is_damaged_while_the_lock_is_held(
         assert "asynclock:a:#fence must keep" in (view.error or "")
 
 
-@pytest.mark.parametrize("kind", ["lock", "read", "campaign"])
+@pytest.mark.parametrize("kind", ["lock", "read", "election"])
 async def test_an_inspection_names_the_key(asynclock_nodes: list[LocalServer], kind: str) -> None:
     async with connect_to(asynclock_nodes) as locks:
         await use(locks, kind)

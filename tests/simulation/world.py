@@ -103,11 +103,6 @@ class Weather(Route):
         """Let requests through and keep what comes back."""
         self._mute = True
 
-    @property
-    def whole(self) -> bool:
-        """Whether everything arrives."""
-        return not (self._closed or self._mute or self.slow)
-
     def heal(self) -> None:
         """Let everything through, what waits first."""
         self._closed = self._mute = False
