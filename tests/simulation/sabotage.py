@@ -16,7 +16,7 @@ import pytest
 
 from asynclock import _clock, _settings
 from asynclock._engine.acquire import Acquire
-from asynclock._engine.ask import Ask, Attempt, SentBatch, Ticket
+from asynclock._engine.ask import Ask, Attempt, SentBatch
 from asynclock._engine.context import Context
 from asynclock._engine.ending import Release, Reservation
 from asynclock._engine.engine import Engine
@@ -176,11 +176,6 @@ def _one_node_fewer(nodes: Any) -> None:
     nodes.quorum = max(1, nodes.quorum - 1)
 
 
-def lowest(old: Any) -> Any:
-    """Make a ticket that settles on the lowest number that a node gave."""
-    return lambda one, told, rank, **how: old(one, told and [min(told)] * len(told), rank, **how)
-
-
 def largest_claim(_: Any) -> Any:
     """Let the largest claim of a quorum count without making it everybody's."""
 
@@ -321,6 +316,9 @@ SABOTAGES = {
     "an_older_change_replaces_a_newer_one": under(
         "states", answers(STATES, "accept", "HMGET", 1, "{false, false, false, false}")
     ),
+    "a_look_at_a_state_finds_nothing": under(
+        "states", answers(STATES, "read", "HMGET", 1, "{false, false, false, false}")
+    ),
     "a_promise_does_not_tell_the_value": under(
         "states",
         answers(STATES, "prepare", "HMGET", 1, "real.call(command, key, value, '', '', '')"),
@@ -373,7 +371,7 @@ SABOTAGES = {
     # who goes first
     "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
     "a_later_waiter_gets_a_smaller_number": under("order", lua(LOCK, "join", EARLIER_NUMBER)),
-    "a_waiter_takes_the_lowest_number": under("order", swap(Ticket, "settle", lowest)),
+    "a_newcomer_overlooks_the_queue": under("order", answers(LOCK, "acquire", "PTTL", 3, "-2")),
     "each_call_goes_ahead_of_all_waiters": under("order", swap(Ask, "__init__", after(Ask.barge))),
     # each reply counts, and for what it is
     "refusals_are_not_counted": under("locks", swap(Ballot, "refuse", nothing)),
@@ -417,9 +415,6 @@ SABOTAGES = {
     ),
     "a_flush_goes_unseen": under("locks", swap(Trust, "forgot", always(0.0))),
     # calls that end early
-    "a_loss_interrupts_a_task_that_the_body_left": under(
-        "tasks", swap(Interruption, "move", nothing)
-    ),
     "a_loss_interrupts_no_body": under("locks", swap(Interruption, "interrupt", nothing)),
     "a_call_that_gave_up_waits_on": under("calm", swap(Seek, "leave", nothing)),
     "a_call_that_gave_up_has_its_turn": under("locks", swap(Acquire, "_give_up", nothing)),
