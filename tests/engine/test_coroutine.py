@@ -15,22 +15,13 @@ import uvloop
 import asynclock
 from asynclock.testing import LocalServer
 from tests import patient
+from tests.engine.kinds import calls
 from tests.engine.test_lease_ends import complaints
 from tests.waiting import go_through, until
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
-
-CALLS: dict[str, Call] = {
-    "lock": lambda locks: locks.lock("a").acquire(timeout=10),
-    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(timeout=10),
-    "multi": lambda locks: locks.multi_lock("a", "b").acquire(timeout=10),
-    "read": lambda locks: locks.rwlock("a").read().acquire(timeout=10),
-    "write": lambda locks: locks.rwlock("a").write().acquire(timeout=10),
-    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(timeout=10),
-    "fair": lambda locks: locks.fair_lock("a").acquire(timeout=10),
-    "election": lambda locks: locks.election("a").campaign("me", timeout=10),
-}
+CALLS = calls("strict", "one of two", "several")
 
 
 def each_call(function: Any) -> Any:
