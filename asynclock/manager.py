@@ -311,8 +311,7 @@ class LockManager(_settings.Answering):
         known = {one.keys[0]: one for one in (spec(prefix, name), fair_spec(prefix, name))}
         what = known.get(kept.key)
         if what is None or not is_owner_id(old):
-            text = f"the ticket is of another prefix, or damaged: its key is not one of {[*known]}"
-            raise ConfigurationError(text, name=name)
+            raise ConfigurationError(f"a damaged ticket, or not of prefix {prefix!r}", name=name)
         # A new owner replaces the old one, node by node, where that still has the name. An attempt
         # that fails deletes what it took: at most one owner ever replaces the old one at a quorum
         # (tests/model: DR1, DX1 to DX4). No local queue: waiting tasks must not keep this out.

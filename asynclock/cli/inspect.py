@@ -254,7 +254,8 @@ def _verdict(found: Inspection, without_vote: Mapping[str, str]) -> str:
     agreement = Agreement.of(found)
     by = found.holder or "a holder without a label"
     if found.rests:
-        return f"rests, {seconds(found.remaining)} left; last held by {by}"
+        left = "" if found.remaining is None else f", {seconds(found.remaining)} left"
+        return f"rests{left}; last held by {by}"
     if found.owner is not None:
         where = origin(found.holder)
         if where["pid"] is not None:
