@@ -22,12 +22,7 @@ import asynclock
 from asynclock import cli
 from asynclock.cli.checks import OPTIONAL, TEXTS
 from asynclock.cli.probe import USES
-from asynclock.testing import (
-    LocalServer,
-    RedisCluster,
-    SentinelGroup,
-    make_certificates,
-)
+from asynclock.testing import LocalServer, RedisCluster, SentinelGroup, make_certificates
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync

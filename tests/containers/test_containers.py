@@ -11,12 +11,7 @@ from docker.errors import DockerException
 from docker.models.containers import Container
 
 from asynclock.errors import ConfigurationError
-from asynclock.testing import (
-    LocalServer,
-    ServerStartError,
-    container_image,
-    make_certificates,
-)
+from asynclock.testing import LocalServer, ServerStartError, container_image, make_certificates
 from tests.containers.conftest import containers
 from tests.docs.blocks import ROOT, python_blocks
 from tests.waiting import go_through

@@ -402,10 +402,7 @@ async def test_settings_that_differ_are_no_red_alarm(
     ],
 )
 async def test_settings_of_the_services_that_differ_are_named(
-    urls: list[str],
-    settings: dict[str, Any],
-    found: list[str],
-    doubts: list[str],
+    urls: list[str], settings: dict[str, Any], found: list[str], doubts: list[str]
 ) -> None:
     async with (
         asynclock.connect(*urls, **PATIENT, prefix="other:") as services,

@@ -11,15 +11,7 @@ import pytest
 
 import asynclock
 from tests.engine.batches import KINDS, NAMES, deny, forbid, free, lease_of, listen, teach, together
-from tests.engine.virtual_nodes import (
-    COUNTER,
-    TTL,
-    Nodes,
-    instead,
-    start,
-    virtual,
-    virtual_single,
-)
+from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, instead, start, virtual, virtual_single
 from tests.waiting import go_through, until
 
 

@@ -99,10 +99,7 @@ async def test_what_ends_the_lease_sooner_is_refused(on: Nodes) -> None:
 )
 @virtual
 async def test_of_two_calls_at_once_the_second_ones_ttl_counts(
-    on: Nodes,
-    first: float | None,
-    second: float | None,
-    expected: float,
+    on: Nodes, first: float | None, second: float | None, expected: float
 ) -> None:
     lease = await on.locks.lock("a").acquire()
     await asyncio.gather(lease.extend(first), lease.extend(second))

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.validity import (
-    LARGEST_STEP,
-    fence_retention,
-)
+from asynclock._rules.validity import LARGEST_STEP, fence_retention
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode
 from tests.engine.virtual_nodes import TTL, Nodes, Way, virtual
 from tests.waiting import in_virtual_time

@@ -70,14 +70,8 @@ OF_OPEN = ANOTHER.format("open", "{a, b, c}", "{a, b, c, d}")
         (lambda: NodeSet(1, ("a",)).begin(("a", "b")), FEW.format("{a}")),
         (lambda: OPENED.removing("a"), OF_OPEN),
         (lambda: OPENED.begin((*ABC, "e")), OF_OPEN),
-        (
-            lambda: CLOSES.begin(BCD),
-            ANOTHER.format("closing", "{a, b, c, d}", "{a, b, c}"),
-        ),
-        (
-            CLOSES.back,
-            "the step is closing already: finish it, or begin the step to {a, b, c}",
-        ),
+        (lambda: CLOSES.begin(BCD), ANOTHER.format("closing", "{a, b, c, d}", "{a, b, c}")),
+        (CLOSES.back, "the step is closing already: finish it, or begin the step to {a, b, c}"),
         (NodeSet(1, ABC).finish, "no step is open: the set is {a, b, c}"),
         (NodeSet(1, ABC).back, "no step is open: the set is {a, b, c}"),
     ],

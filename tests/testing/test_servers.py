@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclock.testing import (
-    LocalServer,
-    ServerBinary,
-    all_servers,
-    local_servers,
-    start_servers,
-)
+from asynclock.testing import LocalServer, ServerBinary, all_servers, local_servers, start_servers
 from tests.waiting import until_in_thread as wait_until
 
 BINARIES = all_servers()

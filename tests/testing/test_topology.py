@@ -7,13 +7,7 @@ import pytest
 
 import asynclock.testing
 from asynclock.errors import UnsupportedDeploymentError
-from asynclock.testing import (
-    LocalServer,
-    Quorum,
-    RedisCluster,
-    SentinelGroup,
-    Single,
-)
+from asynclock.testing import LocalServer, Quorum, RedisCluster, SentinelGroup, Single
 
 # Failovers wait for timeouts on purpose long enough for a busy machine.
 pytestmark = pytest.mark.timeout(120)

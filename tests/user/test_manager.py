@@ -42,8 +42,7 @@ class Decorated:
 
 
 @pytest.mark.parametrize(
-    "flag",
-    ["renew", "interrupt", "clock_guard", "durable", "set_guard", "strict", "observers"],
+    "flag", ["renew", "interrupt", "clock_guard", "durable", "set_guard", "strict", "observers"]
 )
 def test_a_flag_is_true_or_false_and_observers_are_a_list(flag: str) -> None:
     with pytest.raises(ConfigurationError, match=flag):

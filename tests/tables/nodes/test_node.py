@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
-from asynclock._nodes.node import (
-    NOT_AFTER_GRACE,
-    RETRY_MARGIN,
-    ConnectBacklog,
-    PendingReleases,
-)
+from asynclock._nodes.node import NOT_AFTER_GRACE, RETRY_MARGIN, ConnectBacklog, PendingReleases
 from asynclock._nodes.server import CONNECTION_INHERITED, LEFT
 from asynclock._nodes.wire import NOBODY, Command, Failure
 from tests.tables.nodes.links import cases, command
