@@ -154,10 +154,18 @@ async def test_a_dropped_hold_ends_no_other_one(on: Nodes) -> None:
         await lock.acquire()
         await asyncio.sleep(0)
     await asyncio.sleep(3 * TTL)
+    async with lock.acquire(timeout=0) as again:
+        assert again.depth == 2
     assert outer.held
     await outer.release()
     await until(lambda: outer.lost_reason is not None, every=1)
     assert "dropped" in str(outer.lost_reason)
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+    with pytest.warns(ResourceWarning, match="the lease on .* was dropped"):
+        await lock.acquire()
+        await asyncio.sleep(0.1)
+    assert not told
 
 
 @virtual_single
