@@ -79,6 +79,7 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     no = "NOPERM no right"
+    caplog.set_level("INFO")
     most = {"CONFIG": no, "TIME": no, "INFO": no, "SCRIPT": no, "HMGET": no}
     refuse(server, CLIENT=no, **most)
     async with asynclock.connect(URL, restart_guard=False, **SETTINGS) as locks:
@@ -94,6 +95,7 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
     every = [f"p0:6379 refuses {name}" for name in ("CLIENT", "CONFIG", "TIME")]
     rest = [f"p0:6379 refuses {name}" for name in ("SCRIPT", "HMGET")]
     assert told == [*every, "p0:6379 refuses INFO", *rest, *every, *rest]
+    assert sum("they ask at intervals" in one.message for one in caplog.records) == 1
 
 
 @pytest.mark.parametrize(

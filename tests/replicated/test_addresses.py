@@ -109,7 +109,8 @@ async def urls(
     else:
         servers = await asynclock_servers(3 if request.param == "quorum" else 1)
         found = [server.url for server in servers]
-    return [url.replace("127.0.0.1", "node.test") for url in found]
+    here = found[: len(found) // 2] if request.param == "quorum" else []  # this needs no look-up
+    return here + [url.replace("127.0.0.1", "node.test") for url in found[len(here) :]]
 
 
 async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:

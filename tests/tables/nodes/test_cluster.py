@@ -181,7 +181,6 @@ async def test_a_vote_or_its_error_is_noted_and_an_error_makes_the_view_doubtful
 
 
 def unmet() -> Any:
-    """A Cluster that nobody serves."""
     return asynclock.connect("redis+cluster://10.255.255.1:7000")._engine.multiplexer.nodes[0]
 
 

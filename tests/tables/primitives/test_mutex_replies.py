@@ -158,7 +158,6 @@ test_a_queue_in_memory, test_a_queue = played("""
       DEL l
       lock wait t2 floor=99 -> 0 9000 t1 99 1 1
       GET q:#t1 -> go
-      lock wait t2 floor=99 -> 0 9000 t1 99 1 1
       lock wait t3 0 -> 0 9000 t1 0 0 1
 
     a waiter keeps its place on a node that forgot it, because it has settled on a lower number

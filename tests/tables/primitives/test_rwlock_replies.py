@@ -242,7 +242,6 @@ test_writers_in_memory, test_writers = played("""
     a writer never wakes itself
       read wait reader
       write wait writer -> 0 TTL READER * 0 0 []
-      write wait writer -> 0 TTL READER * 0 0 []
       GET q:#writer -> 1
 
     a writer keeps its place on a node that forgot it
