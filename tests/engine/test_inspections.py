@@ -28,7 +28,7 @@ def test_a_waiter_of_each_kind_says_since_when_it_waits(kind: str) -> None:
             await until(lambda: others.statistics().refused)
             (shown,) = [one async for one in on.locks.inspect_all() if one.waiting]
             (first,) = shown.waiting
-            assert (first.label, first.shared) == ("theirs", kind == "read")
+            assert (first.label, first.shared, first.slots > 0) == ("theirs", kind == "read", True)
             assert first.since == pytest.approx(began, abs=0.1)
             await call_off(waiting)
             assert held
