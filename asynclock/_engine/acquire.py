@@ -113,8 +113,6 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     def throw(self, kind: Any, value: Any = None, trace: Any = None, /) -> Any:
         """Raise an exception at the point where the call waits, like `coroutine.throw`."""
         steps = self._driven()
-        if self._entered is UNUSED:
-            self._entered = None
         error = kind if value is None and trace is None else _instance(kind, value, trace)
         try:
             return steps.throw(error)

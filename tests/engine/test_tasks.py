@@ -241,6 +241,7 @@ async def test_another_loop_can_do_nothing_with_a_lease(kind: str) -> None:
             lease.extend,
             lease.check,
             lease.wait_lost,
+            *[lambda: lease.on_wanted(print)] * (kind == "lock"),
         ]
 
         async def refused(act: Any) -> None:

@@ -24,7 +24,7 @@ from tests.tables.engine.told import (
     yes,
 )
 from tests.tables.inside import chance
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 Vote = tuple[Reply, ...]
 WON, HELD = (yes(),) * 3, (no(number=5),) * 3
@@ -234,6 +234,10 @@ async def test_a_call_that_settles_a_split_vote_waits_and_keeps_its_number(on: T
 @on_told
 async def test_only_the_waiters_that_an_error_names_are_asked_for(on: Table) -> None:
     on.tell("acquire", (no(number=5, rank=9),) * 3)
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.3)
+    assert len(on.heard("look")) == 3, "its ticket alone, as no error is near"
+    await call_off(waiting)
     await outcome(on.locks.lock("a").acquire(timeout=0.5))
     assert {one.words[1] for one in on.heard("inspect")} == {"4"}
 
