@@ -175,13 +175,12 @@ def test_a_loss_is_seen_told_and_raised() -> None:
     with blocking.connect("memory://") as locks:
         with locks.lock("b") as released:
             released.on_lost(tell)
-        with pytest.raises(asynclock.LeaseLostError) as end:
-            with locks.lock("a") as lease:
-                copy_context().run(register, lease)
-                locks.run(take)
-                until(lambda: not lease.held)
-                with pytest.raises(asynclock.LeaseLostError):
-                    lease.extend()
+        with pytest.raises(asynclock.LeaseLostError) as end, locks.lock("a") as lease:
+            copy_context().run(register, lease)
+            locks.run(take)
+            until(lambda: not lease.held)
+            with pytest.raises(asynclock.LeaseLostError):
+                lease.extend()
         assert (end.value.name, end.value.fence) == ("a", lease.fence)
         until(lambda: told)
         assert told == [("a", lease.lost_reason, "mine")], "with the variables of its registration"
@@ -203,9 +202,8 @@ def test_an_observer_must_not_block() -> None:
         except ConfigurationError as error:
             seen.append(error)
 
-    with blocking.connect("memory://", observers=[observe]) as locks:
-        with locks.lock("a"):
-            pass
+    with blocking.connect("memory://", observers=[observe]) as locks, locks.lock("a"):
+        pass
     assert "no call may block" in str(seen[0])
 
 
@@ -256,11 +254,10 @@ def test_a_call_sees_the_context_variables_of_its_thread() -> None:
         assert REQUEST.get() == request  # changes stay where they were made
         return found
 
-    with blocking.connect("memory://", observers=[observe]) as locks:
-        with ThreadPoolExecutor(1) as pool:
-            for request in ("one", "two"):
-                assert pool.submit(copy_context().run, serve, request).result() == request
-            assert pool.submit(locks.run, look).result() == "none"
+    with blocking.connect("memory://", observers=[observe]) as locks, ThreadPoolExecutor(1) as pool:
+        for request in ("one", "two"):
+            assert pool.submit(copy_context().run, serve, request).result() == request
+        assert pool.submit(locks.run, look).result() == "none"
     told = [(kind, request) for kind, request in seen if kind in ("Acquired", "Released")]
     assert told == [(kind, r) for r in ("one", "two") for kind in ("Acquired", "Released")]
 

@@ -261,12 +261,11 @@ async def test_extend(face: Face, connect: Connect, of: Kind) -> None:
 
 async def test_cancelled_waiting_leaves_nothing(face: Face, connect: Connect, of: Kind) -> None:
     here, there = connect(), connect(ticket_ttl=2 * PATIENCE)  # no ticket goes by expiring
-    async with of(here):
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_hold(of(there))) for _ in range(5)]
-            await waits(there, 5)
-            for task in tasks:
-                task.cancel()
+    async with of(here), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_hold(of(there))) for _ in range(5)]
+        await waits(there, 5)
+        for task in tasks:
+            task.cancel()
     await face.empty()  # tickets are removed without waiting for an answer
     assert there.statistics().waiting == 0
 

@@ -102,11 +102,10 @@ async def test_a_thread_is_waited_for(start: Start) -> None:
 
 @application("fastapi")
 async def test_a_stream_is_sent_without_the_lock(start: Start) -> None:
-    async with start() as service:
-        async with service.client.stream("POST", "/orders/42/stream") as answer:
-            await until(service.free)
-            service.witness.go_on.set()
-            assert await answer.aread() == b"free end"
+    async with start() as service, service.client.stream("POST", "/orders/42/stream") as answer:
+        await until(service.free)
+        service.witness.go_on.set()
+        assert await answer.aread() == b"free end"
 
 
 @application("fastapi")

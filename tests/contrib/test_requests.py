@@ -165,9 +165,8 @@ async def test_a_lock_that_is_held_is_one_answer_wherever_it_is_taken(
     nodes = memory()
     async with client_of(make(place, *nodes, contended=423)) as (client, _):
         assert "a" in (await client.get(PATH)).text
-        async with asynclock.connect(*nodes, label="secret-host:1") as others:
-            async with others.lock("a"):
-                answer = await client.get(PATH)
+        async with asynclock.connect(*nodes, label="secret-host:1") as others, others.lock("a"):
+            answer = await client.get(PATH)
     title, kind = "Another holder has this lock", "urn:asynclock:contended"
     wanted = {"type": kind, "title": title, "status": 423, "lock": "a", "retry_after": 1}
     assert problem(answer) == (423, wanted)
@@ -263,9 +262,8 @@ async def test_a_lock_of_the_tests_own_task_names_the_cause(layers: int) -> None
 
     for _ in range(layers):
         app.middleware("http")(pass_on)
-    async with client_of(app) as (client, locks):
-        async with locks.lock("a"):
-            status, body = problem(await client.get(PATH))
+    async with client_of(app) as (client, locks), locks.lock("a"):
+        status, body = problem(await client.get(PATH))
     kinds = {409: "urn:asynclock:contended", 500: "urn:asynclock:already-held"}
     assert (status, body["type"]) == (409 if layers else 500, kinds[status])
 
@@ -428,10 +426,9 @@ async def test_a_client_that_waits_for_100_continue_gets_the_answer_of_a_busy_lo
 
     app = with_locks("aiohttp")
     app.router.add_post("/", upload, expect_handler=go_on)
-    async with serving(app) as url, ClientSession() as client:
-        async with busy("a", app[for_aiohttp.LOCKS]):
-            answer = await client.post(url, data=b"body", expect100=True)
-            assert answer.status == 409
+    async with serving(app) as url, ClientSession() as client, busy("a", app[for_aiohttp.LOCKS]):
+        answer = await client.post(url, data=b"body", expect100=True)
+        assert answer.status == 409
 
 
 async def test_the_middleware_answers_the_mocked_request_of_a_unit_test() -> None:

@@ -101,16 +101,15 @@ async def test_a_long_body_is_asked_for_seldom(on: Nodes, kind: str, ttl: float)
 @virtual
 async def test_the_rank_in_the_queue_counts(on: Nodes) -> None:
     """A process that never held the name learns the pace of the queue while it waits in it."""
-    async with contextlib.AsyncExitStack() as stack:
-        async with contextlib.AsyncExitStack() as others:
-            for _ in range(8):
-                locks = await stack.enter_async_context(on.connect(turn=0.01))
-                await others.enter_async_context(looping(locks.lock("a"), 0.3))
-            await asyncio.sleep(0.1)
-            started = now()
-            chance(on.locks, lambda: 0.5)
-            pause = await advice(on.locks.lock("a"), 1.5)
-            assert now() == pytest.approx(started + 1.5, abs=0.01)
+    async with contextlib.AsyncExitStack() as stack, contextlib.AsyncExitStack() as others:
+        for _ in range(8):
+            locks = await stack.enter_async_context(on.connect(turn=0.01))
+            await others.enter_async_context(looping(locks.lock("a"), 0.3))
+        await asyncio.sleep(0.1)
+        started = now()
+        chance(on.locks, lambda: 0.5)
+        pause = await advice(on.locks.lock("a"), 1.5)
+        assert now() == pytest.approx(started + 1.5, abs=0.01)
     # Of the eight before us, three or four are left at the last look, and each needs 0.3 s.
     assert pause is not None
     assert 3 * 0.3 / 2 < pause < 6 * 0.3

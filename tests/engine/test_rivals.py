@@ -185,16 +185,15 @@ async def two(size: int, *, seed: int, far: bool) -> AsyncIterator[tuple[Locks, 
     nodes = [MemoryNode(str(index)) for index in range(size)]
     ways = [Way() for _ in nodes]
     near = Nodes(nodes, [Way() for _ in nodes])
-    async with near.connect(**SETTINGS) as first:
-        async with Nodes(nodes, ways).connect(**SETTINGS) as second:
-            for number, locks in enumerate((first, second)):
-                inside.seed(locks, 2 * seed + number)
-                await locks.ready()
-            for way in ways:
-                way.seconds = FAR if far else 0.0
-            yield first, second
-            for way in ways:
-                way.seconds = 0.0
+    async with near.connect(**SETTINGS) as first, Nodes(nodes, ways).connect(**SETTINGS) as second:
+        for number, locks in enumerate((first, second)):
+            inside.seed(locks, 2 * seed + number)
+            await locks.ready()
+        for way in ways:
+            way.seconds = FAR if far else 0.0
+        yield first, second
+        for way in ways:
+            way.seconds = 0.0
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])

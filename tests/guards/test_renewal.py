@@ -41,11 +41,10 @@ async def test_a_node_that_forgot_extends_only_what_it_had_granted_before() -> N
 async def test_a_node_whose_clock_jumped_extends_what_it_granted() -> None:
     """It does not vote, but it has kept the key: no lease is lost to a correction of a clock."""
     on = old("abc")
-    async with on.connect(**SETTINGS) as locks:
-        async with locks.lock("a") as lease:
-            for number, node in enumerate(on.nodes):
-                node.jump_clock(-5.0 - number)
-            await lease.extend()
-            assert {node.state for node in locks.nodes()} == {"quarantined"}
-            await lease.extend()
-            assert lease.held
+    async with on.connect(**SETTINGS) as locks, locks.lock("a") as lease:
+        for number, node in enumerate(on.nodes):
+            node.jump_clock(-5.0 - number)
+        await lease.extend()
+        assert {node.state for node in locks.nodes()} == {"quarantined"}
+        await lease.extend()
+        assert lease.held

@@ -114,13 +114,12 @@ async def test_a_step_costs_each_acquire_at_most_one_node_timeout() -> None:
     servers, nodes = far_nodes("abcd")
     *old, new = nodes
     traffic = Traffic(nodes)
-    async with traffic.on("old", "a", "b", "c"):
-        async with Fleet(*old, **SETTINGS) as fleet:
-            await fleet.record()
-            assert max(traffic.took) <= USUAL
-            servers[2].freeze()
-            await fleet.add(new)
-            await go_through(traffic.on("new", "a", "b", "c", "d"))
+    async with traffic.on("old", "a", "b", "c"), Fleet(*old, **SETTINGS) as fleet:
+        await fleet.record()
+        assert max(traffic.took) <= USUAL
+        servers[2].freeze()
+        await fleet.add(new)
+        await go_through(traffic.on("new", "a", "b", "c", "d"))
     async with traffic.on("newer", "a", "b", "c", "d"), Fleet(*nodes, **SETTINGS) as fleet:
         state = await fleet.finish()
         assert state.record is not None
@@ -357,21 +356,20 @@ async def test_a_refused_client_is_allowed_again_when_the_record_changes(
     caplog.set_level(logging.INFO, "asynclock.fleet")
     _, nodes = await recorded()
     _, (new, other) = far_nodes("de")
-    async with Fleet(*nodes, **SETTINGS) as fleet:
-        async with unmet(*nodes, new) as early:
-            with pytest.raises(Refused, match="epoch 1"):
-                await use(early)
-            await fleet.add(other)  # a step that this client has no part in
-            await asyncio.sleep(1)
-            assert "(epoch 2)" in early.nodes()[0].cause
-            with pytest.raises(Refused, match="epoch 2"):
-                await use(early)
-            await fleet.back(force=True)
-            await asyncio.sleep(1)
-            assert len(said(caplog)) == 3, "one for each epoch"
-            await fleet.add(new)
-            await until(lambda: states(early) == ["up"] * 4, timeout=5)
+    async with Fleet(*nodes, **SETTINGS) as fleet, unmet(*nodes, new) as early:
+        with pytest.raises(Refused, match="epoch 1"):
             await use(early)
+        await fleet.add(other)  # a step that this client has no part in
+        await asyncio.sleep(1)
+        assert "(epoch 2)" in early.nodes()[0].cause
+        with pytest.raises(Refused, match="epoch 2"):
+            await use(early)
+        await fleet.back(force=True)
+        await asyncio.sleep(1)
+        assert len(said(caplog)) == 3, "one for each epoch"
+        await fleet.add(new)
+        await until(lambda: states(early) == ["up"] * 4, timeout=5)
+        await use(early)
     allowed = [text for text in said(caplog, logging.INFO) if "again" in text]
     assert allowed == ["the fleet's record allows this client's nodes again"]
 
