@@ -359,8 +359,7 @@ class Register:
 
     def _tell_again(self) -> None:
         # In the background, because the reader has its answer already.
-        if not self._engine.closed:
-            self._engine.background.spawn(self._repair(), f"asynclock: tell {self.name} again")
+        self._engine.background.spawn(self._repair(), f"asynclock: tell {self.name} again")
 
     async def _repair(self) -> None:
         with contextlib.suppress(AsyncLockError):
