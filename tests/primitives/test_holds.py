@@ -103,6 +103,25 @@ async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> No
         assert await free(on)
 
 
+@virtual_single
+async def test_the_end_of_a_hold_waits_for_the_nodes_though_its_process_has_a_turn(
+    on: Nodes,
+) -> None:
+    async with on.connect() as others:
+        before = await others.lock("r").acquire()
+        waiting = []
+        for locks in (on.locks, others):
+            waiting.append(start(locks.reentrant_lock("r").acquire()))
+            await asyncio.sleep(0.1)
+        await before.release()
+        hold = await waiting[0]
+        on.slow(0.2)
+        began = now()
+        assert await hold.release()
+        assert now() - began >= 0.4
+        await waiting[1]
+
+
 @either
 async def test_a_check_asks_the_nodes_for_every_lease(on: Nodes, lost: int) -> None:
     async with two_leases(on) as (hold, _):
