@@ -154,6 +154,10 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
         await asyncio.sleep(part)
         await call_off(asking)
         await go_through(on.locks.semaphore("pool", 5).several(5).acquire(timeout=0.1))
+    async with on.connect() as others, others.semaphore("one", 1):
+        began = now()
+        assert await on.locks.semaphore("one", 1).several(1).try_acquire() is None
+        assert now() - began < 0.05, "a trip to the gate, and one for the permit"
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------
