@@ -179,8 +179,6 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(program: Pr
     assert owner
     assert (await program("release", "j", "--owner", owner[0], "--yes")).status == 0
     assert (await program("run", "--no-wait", "j", "true")).status == 0
-    wrong = await program("run", "--at-least", "1s", "--shared", "j", "true")
-    assert (wrong.status, "--at-least" in wrong.err) == (64, True)
 
 
 async def test_a_message_is_shown_and_the_holder_is_asked(program: Program) -> None:
