@@ -16,8 +16,6 @@ test_a_mutex_in_memory, test_a_mutex = played("""
       lock acquire old ttl=5000
       lock wait t1
       lock acquire new 0 t 0 0 old -> 1 * t1
-      GET l -> new
-      PTTL l -> TTL
       lock acquire third 0 t 0 0 old -> 0 TTL new 0 0 0
       DEL l
       lock acquire third 0 t 0 0 new -> 0 -2 '' 0 0 0
