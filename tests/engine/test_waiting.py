@@ -8,7 +8,7 @@ import pytest
 import asynclock
 from tests.engine.batches import listen
 from tests.engine.test_queue import line_up
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, seconds_until, start, virtual, virtual_single
 from tests.tables.inside import now
 from tests.waiting import until
 
@@ -26,6 +26,18 @@ async def test_a_line_is_first_come_first_served(on: Nodes) -> None:
     await asyncio.gather(*(work(number) for number in range(20)))
     assert order == list(range(20))
     assert on.locks.statistics().attempts == before + 1
+
+
+@virtual
+async def test_a_lease_passes_on_without_a_round_trip(on: Nodes) -> None:
+    """Its fence was reserved as soon as somebody waited."""
+    first = await on.locks.lock("a").acquire()
+    on.slow(0.02)
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.06)
+    assert await first.release()
+    assert await seconds_until(waiting.done) < 0.01
+    on.slow(0.0)
 
 
 @virtual_single

@@ -77,9 +77,11 @@ async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
             await asyncio.sleep(0.001)
     async with on.locks.lock("renewed") as lease:
         await lease.extend()
+        assert await lease.publish("a message")
         assert list(renewals._tracked) == ["asynclock:renewed"]
     assert renewals.grants() == [kept._grant]
     assert not renewals._tracked
+    assert not on.locks._engine.messages
     assert len(renewals._heap) <= 70
     assert names_in_use(on.locks) == ["kept"]
 
