@@ -54,12 +54,13 @@ async def test_it_says_that_a_service_has_died(bare: Program, tmp_path: Path) ->
 
 async def begun(program: Program, folder: Path) -> asyncio.subprocess.Process:
     """Start a long demo, and wait for its first act."""
-    env = {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    env = {"TMPDIR": str(folder), "PYTHONUNBUFFERED": ""}
     process = await program.start("demo", "--orders", "10000", env=env)
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         while b"act 1" not in await process.stdout.readline():
             pass
+    assert using(folder, "/asynclock-demo-")
     return process
 
 

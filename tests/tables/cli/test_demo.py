@@ -97,8 +97,9 @@ def test_a_log_has_plain_lines() -> None:
 
 
 def test_a_terminal_shows_the_progress_of_an_act_in_orders() -> None:
-    screen = Screen(console(force_terminal=True))
-    screen.nodes(["up", "killed", "up"])
+    with Screen(out := console(force_terminal=True)) as screen:
+        screen.nodes(["up", "killed", "up"])
+    assert "killed" in written(out)
     assert screen._nodes.plain == "nodes  ● 1   ● 2 killed   ● 3   "
     screen.progress(Act(1, 4))
     for act, colour in ((Act(1, 4, {0: 1}), "green"), (Act(1, 4, {0: 1, 1: 2}), "red")):
@@ -137,6 +138,7 @@ def test_the_exit_status_is_that_of_the_last_act(
     out, err = capsys.readouterr()
     assert err == said
     if isinstance(ended, list):
+        assert "unsold" in out
         assert " ".join(out.split()).endswith(_verdict(ended[-1]).plain), "it may be broken up"
 
 
