@@ -72,12 +72,13 @@ def test_where_several_may_hold_it_counts_how_long_looks_were_in_vain() -> None:
         (14.0, 1.0),
         (16.0, 3.0),
         (22.1, SHORTEST),
+        (23.0, pytest.approx(0.9)),
     ):
         pace.seen_many(looked)
         assert pace.pause(5, 0.0, permits=2) == pause
     pace.held(0.25)
     assert pace.pause(1, 0.0, permits=2) == 0.25
-    pace.seen_many(22.2)
+    pace.seen_many(23.1)
     assert pace.pause(3, 0.0, permits=2) == 0.5, "we had our turn, so it was free"
 
 
@@ -100,6 +101,9 @@ def test_a_waiter_learns_from_the_ranks_that_it_gains() -> None:
     pace.waits("another", 0, 12.0)
     assert pace.pause(0, 0.0) == pytest.approx(0.425)
     assert pace.rank == 0
+    for ticket, rank, now in (("one", 2, 20.0), ("other", 2, 21.0), ("other", 1, 30.0)):
+        pace.waits(ticket, rank, now)
+    assert pace.pause(0, 0.0) > 2.0, "a ticket of the same rank is another one"
 
 
 @pytest.mark.parametrize(

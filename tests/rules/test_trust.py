@@ -298,8 +298,8 @@ def test_the_jump_after_a_jump_is_seen_however_long_ago_the_clocks_were_first_co
         pytest.param([(1001.5, 1.0, 2.0), (1003.3, 3.0, 3.001)], [0.0, 0.3], id="a slow reply"),
         pytest.param([(1006.0, 1.0, 1.001), (1000.5, 0.5, 1.002)], [5.0, 0.0], id="an old reading"),
         pytest.param(
-            [(1000.0115, 0.01, 0.01), (1000.0222, 0.02, 0.02), (1000.033, 0.03, 0.03)],
-            [0.0] * 3,
+            [(1000 + 0.0107 * n + 0.0008, 0.01 * n, 0.01 * n) for n in range(1, 6)],
+            [0.0] * 5,
             id="a clock that wanders by less at a time",
         ),
     ],
