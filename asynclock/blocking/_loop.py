@@ -98,10 +98,10 @@ class Call(Generic[T]):
         else:
             self.end(None, ConfigurationError("the call was abandoned"))
 
-    def wait(self, limit: float = -1) -> None:
-        """Wait for the end, at most `limit` seconds. Runs in the calling thread."""
+    def wait(self) -> None:
+        """Wait for the end, at most `EXIT_LIMIT` seconds. Runs in the calling thread."""
         if not self.done:
-            self._lock.acquire(timeout=limit)
+            self._lock.acquire(timeout=EXIT_LIMIT)
 
     def result(self) -> T:
         """Wait for the end, and return the value or raise the error."""
@@ -315,7 +315,7 @@ class BackgroundLoop:
         except BaseException as error:
             if error is not call.error and not self.over:  # this thread was interrupted
                 self.soon(self._interrupted, call, begin)
-                call.wait(EXIT_LIMIT)
+                call.wait()
             raise
 
     def _refuse_here(self, *, ends: bool) -> None:
@@ -379,7 +379,7 @@ class BackgroundLoop:
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
             self.soon(self._spawn, call)
             if threading.current_thread() is not self._thread:
-                call.wait(EXIT_LIMIT)
+                call.wait()
 
     def _check(self) -> None:
         if self.over:
