@@ -304,7 +304,7 @@ class KnownReplicas:
 
         A replica that was there before may come back, so its absence is an outage.
         """
-        needed = acks.needed(self.most or 0)
+        needed = acks.needed(0)  # any number is enough for "majority" and "all"
         if self.most is None or self.most >= needed:
             return None
         has = f"only {self.most}" if self.most else "none"
