@@ -381,6 +381,8 @@ def test_a_loop_that_is_broken_lets_no_call_wait(
         try:
             await asyncio.sleep(PATIENCE)
         finally:  # the loop ends its tasks
+            with pytest.raises(ConfigurationError, match="has ended"):
+                background.start(wait)
             late.append(started(lambda: background.call(wait)))
             late[0].exception(PATIENCE)
             background.soon(late.append, "nothing more begins")
