@@ -100,24 +100,17 @@ async def waits(call: Any, then: Callable[[], object]) -> Any:
     return await task
 
 
-class Group(Replicated):
-    """A deployment whose servers are played."""
-
-    _server = Server  # type: ignore[assignment]  # it has what is used of a LocalServer
-
-
 class Played:
     """A deployment that is ready."""
 
     def __init__(self, kind: str) -> None:
         Server.log.clear()
-        if kind == "replicas":
-            self.group: Any = Group(4)
-        else:
-            self.group = (
-                RedisCluster(2, 1) if kind == "cluster" else SentinelGroup(2, service="main")
-            )
-            self.group.close()
+        self.group: Any = {
+            "replicas": lambda: Replicated(4),
+            "sentinels": lambda: SentinelGroup(2, service="main"),
+            "cluster": lambda: RedisCluster(2, 1),
+        }[kind]()
+        self.group.close()
         count = {"replicas": 5, "sentinels": 3, "cluster": 4}[kind]
         self.group.servers = [Server(port) for port in range(1, count + 1)]
         if kind != "cluster":
