@@ -8,12 +8,12 @@ import redis
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
+from asynclock import testing
 from asynclock.errors import ConfigurationError
 from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
 from asynclock.testing import LocalServer, all_servers
 from tests.fencing import page
 from tests.fencing.clients import Wire
-from tests.waiting import until
 
 SEEN = "asynclock:seen:orders:42:#seen"
 PATIENCE = 40  # the clients' default of 5 s is not much on a busy machine
@@ -184,19 +184,11 @@ async def test_a_record_that_is_no_number_is_an_error_not_a_zero(client: Redis) 
     assert await client.get("key") is None
 
 
-class ClusterNode(LocalServer):
-    _with_bus = True  # a cluster's node needs the port 10000 above its own as well
-
-    async def serves(self) -> bool:
-        return "cluster_state:ok" in str(await self.command("CLUSTER", "INFO"))
-
-
 @pytest.fixture
 async def cluster() -> AsyncIterator[RedisCluster]:
-    async with ClusterNode(args=("--cluster-enabled", "yes")) as node:
-        await node.command("CLUSTER", "ADDSLOTS", *range(16384))
-        await until(node.serves, "the cluster serves")
-        async with RedisCluster.from_url(node.url, socket_timeout=PATIENCE) as client:
+    async with testing.RedisCluster(1, replicas=0) as nodes:
+        url = nodes.servers[0].url
+        async with RedisCluster.from_url(url, socket_timeout=PATIENCE) as client:
             yield client
 
 

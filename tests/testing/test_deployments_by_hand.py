@@ -105,11 +105,12 @@ class Played:
 
     def __init__(self, kind: str) -> None:
         Server.log.clear()
-        self.group: Any = {
+        made: dict[str, Callable[[], Any]] = {
             "replicas": lambda: Replicated(4),
             "sentinels": lambda: SentinelGroup(2, service="main"),
             "cluster": lambda: RedisCluster(2, 1),
-        }[kind]()
+        }
+        self.group = made[kind]()
         self.group.close()
         count = {"replicas": 5, "sentinels": 3, "cluster": 4}[kind]
         self.group.servers = [Server(port) for port in range(1, count + 1)]
