@@ -296,7 +296,7 @@ class LockManager(_settings.Answering):
         node timeout, besides the time to connect. A call that fails or is cancelled gives up what
         it took: the name may be free before the ttl is over. Raises LeaseLostError if the lease has
         ended or another call took it, QuorumUnavailableError if too few nodes answered (try again
-        while the ttl lasts), ConfigurationError for no ticket of this version, or another prefix's.
+        while the ttl lasts), ConfigurationError unless the ticket is of this version and prefix.
 
         Args:
             ticket: what `detach` returned.
@@ -343,8 +343,7 @@ class LockManager(_settings.Answering):
             owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
             force: whether to release it from any owner; instead of `owner`.
         """
-        take = await TakeBack.of(node_access(self), name)
-        return await take.release(owner, force=force)
+        return await TakeBack.release(node_access(self), name, owner, force=force)
 
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.
@@ -352,8 +351,8 @@ class LockManager(_settings.Answering):
         The lease stays: its holder hears of the request by `Lease.on_wanted`, or as a leader by
         `campaign(on_wanted="resign")`, and decides; others ignore it. All owners are asked, for
         `max_ttl` seconds; no lease that hears of it is handed over in its process. Returns False if
-        the name is free, or another library's. Takes at most three node timeouts. If this raises
-        QuorumUnavailableError (too few nodes answered) or is cancelled, some may have been asked.
+        the name is free or another library has it. Takes at most three node timeouts. If this
+        raises QuorumUnavailableError (too few answered) or is cancelled, some may have been asked.
 
         Args:
             name: what is held, by whatever primitive.

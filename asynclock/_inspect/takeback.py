@@ -83,14 +83,18 @@ class TakeBack(Vote):
             engine.renewals.changed(spec.keys[0])  # servers push to other clients only
         return outcomes
 
-    async def release(self, owner: str | None, *, force: bool) -> bool:
+    @classmethod
+    async def release(
+        cls, access: NodeAccess, name: str, owner: str | None, *, force: bool
+    ) -> bool:
         if (owner is None) == (not force) or not isinstance(owner, str | None):
             raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
-        parts = self.parts(owner)
-        if not parts and owner in [lease.holder for lease in self.held]:
+        take = await cls.of(access, name)
+        parts = take.parts(owner)
+        if not parts and owner in [lease.holder for lease in take.held]:
             raise ConfigurationError(f"{owner!r} is a label: pass the owner (`inspect` shows it)")
-        outcomes = await self.free(parts)
-        self.check()
+        outcomes = await take.free(parts)
+        take.check()
         return any(one.released is True for one in outcomes)
 
     async def ask(self) -> bool:

@@ -15,7 +15,7 @@ from asynclock._rules.pacing import BLIND, FIRST_PAUSE
 from asynclock.testing import lose
 from tests.cancel.stepping import cancelled_at
 from tests.engine.batches import listen
-from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
+from tests.engine.virtual_nodes import TTL, Nodes, instead, start, virtual, virtual_single
 from tests.tables.inside import now
 from tests.waiting import call_off, go_through, until
 
@@ -268,6 +268,16 @@ async def test_a_request_is_for_one_owner_and_for_a_time(on: Nodes) -> None:
             await others.ask_back("m")
         with pytest.raises(asynclock.QuorumUnavailableError):
             await others.release_held("m", force=True)
+
+
+@virtual
+async def test_a_release_of_no_owner_or_of_one_and_any_asks_no_node(on: Nodes) -> None:
+    asked: list[Any] = []
+    instead(on.nodes[0], asked.append)
+    for wrong in ({}, {"owner": "a", "force": True}, {"owner": b"a"}):
+        with pytest.raises(asynclock.ConfigurationError, match="either the owner"):
+            await on.locks.release_held("m", **wrong)
+    assert not asked
 
 
 def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
