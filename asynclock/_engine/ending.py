@@ -242,7 +242,8 @@ class Detached(NamedTuple):
         lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
         text = json.dumps([VERSION, *cls(spec.name, spec.keys[0], *lease)])
         if len(text) > LONGEST:
-            raise ConfigurationError(f"too long a name for a {LONGEST}-byte ticket: lock its hash")
+            long = f"the name is too long for a ticket of {LONGEST} bytes: lock its hash"
+            raise ConfigurationError(long, name=spec.name)
         return text.encode()
 
     @classmethod

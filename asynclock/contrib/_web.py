@@ -120,7 +120,7 @@ def problem_of(error: AsyncLockError, contended: Contended = 409) -> Problem:
         case NotAcquiredError():
             pause = _pause(error.retry_after)
             if keyed:
-                return Problem(409, "in-progress", "The first request is in progress", name, pause)
+                return Problem(409, "in-progress", "This Idempotency-Key is in use", name, pause)
             return Problem(contended, "contended", "Another holder has this lock", name, pause)
         case QuorumUnavailableError():
             _log.warning("%s", error)

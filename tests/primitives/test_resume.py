@@ -203,6 +203,7 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
             with pytest.raises(asynclock.ConfigurationError, match="'s' can't be detached"):
                 await lease.detach()
     async with on.locks.lock("a" * 9000) as lease:
-        with pytest.raises(asynclock.ConfigurationError, match="too long"):
+        with pytest.raises(asynclock.ConfigurationError, match="too long") as caught:
             await lease.detach()
+        assert caught.value.name == lease.name
         assert lease.held
