@@ -253,7 +253,7 @@ class Lease(_settings.Answering):
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
 
-        It comes once, unless the lease ends before or is dropped. Its exceptions are logged.
+        The call comes once, unless the lease ends before or is dropped. Its exceptions are logged.
         """
         _settings.callback(callback)
         self._check_loop()

@@ -70,6 +70,7 @@ class Renewals:
         """When to check each grant, what settles the order of equal moments, and the grant. Where
         its `alarm` is another moment by now, or 0, the entry counts no more."""
         self.numbers: count[int] = count(1)
+        """Numbers entries of the heap, and messages: a later one has a higher number."""
         self._errors: dict[int, Failure] = {}
         """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}

@@ -146,7 +146,7 @@ class Multiplexer:
         changed.set()
 
     def flush_soon(self) -> None:
-        """Send the releases and acquires of this tick when it ends; not if `flush_due` already."""
+        """Send the releases and acquires of this tick when it ends; call this once per tick."""
         if self.loop is not None:
             self.flush_due = True
             self.loop.call_soon(self._end_tick)

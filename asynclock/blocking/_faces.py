@@ -287,7 +287,8 @@ class Holding(Face):
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` in another thread, as `on_lost` does, when `ask_back` asks for the lease.
 
-        It comes once, a round trip or two later (0.4 s without pushes), if the lease lives then.
+        The call comes once, a round trip or two after the request (0.4 s without pushes), unless
+        the lease ends before or is dropped.
         """
         _settings.callback(callback)
         self._manager.start(_tell_wanted, weakref.ref(self), callback)

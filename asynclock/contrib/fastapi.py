@@ -290,10 +290,11 @@ def idempotent(
         payments = APIRouter(route_class=idempotent(scope=user_of))
 
     The first answer is kept: its status, content type and body, of at most 65,000 bytes. The same
-    request (method, path, query and body) gets it, another one with this key 422. Until it is there
-    requests get 409 with Retry-After, and after a stream or a larger body 410. An exception and a
-    status from 500 keep nothing: the next request tries again. An empty key gets 400. GET, HEAD,
-    OPTIONS, TRACE and requests without a key are answered as usual. `LockManager.once` promises it.
+    request (method, path, query and body) gets that answer. Another request with the key gets 422.
+    While the first one runs, others get 409 with Retry-After; after a stream or a larger body, 410.
+    An exception and a status from 500 keep nothing: the next request tries again. An empty key gets
+    400. GET, HEAD, OPTIONS, TRACE and requests without a key are answered as usual. The promise is
+    that of `LockManager.once`.
 
     Args:
         keep: seconds that an answer is kept.
