@@ -8,7 +8,7 @@ import pytest
 import asynclock
 from asynclock.testing import FaultProxy, LocalServer
 from tests import patient
-from tests.waiting import go_through
+from tests.waiting import go_through, until
 
 
 def connect(*urls: str, **settings: float) -> asynclock.LockManager:
@@ -33,6 +33,9 @@ async def test_a_reply_takes_little_memory(asynclock_nodes: list[LocalServer]) -
     """asyncio takes 256 KiB for each, which the system may map and unmap each time."""
     async with connect(*(node.url for node in asynclock_nodes)) as locks:
         await locks.lock("a").acquire()
+        await until(
+            lambda: all(node.state == "up" for node in locks.nodes())
+        )  # a handshake takes more
         tracemalloc.start()
         try:
             await locks.lock("b").acquire()

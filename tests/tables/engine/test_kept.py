@@ -61,10 +61,12 @@ async def test_waiting_for_the_end_of_several_leaves_nothing(
 async def test_a_request_that_is_over_is_freed_without_a_collection(on: Nodes) -> None:
     gc.collect()
     gc.disable()
-    await asyncio.gather(*(on.locks.lock(name).acquire() for name in "abc"))
-    await asyncio.sleep(0.1)
-    left = [one for one in gc.get_objects() if type(one) is Ask]
-    gc.enable()
+    try:
+        await asyncio.gather(*(on.locks.lock(name).acquire() for name in "abc"))
+        await asyncio.sleep(0.1)
+        left = [one for one in gc.get_objects() if type(one) is Ask]
+    finally:
+        gc.enable()
     assert not left
 
 
