@@ -306,7 +306,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
                     self.listener.on_push(reply)
                 else:
                     replies.append(reply)
-        except ConnectionError:
+        except (ConnectionError, TypeError):  # the latter: a list is a key in a map
             # Not permanent if this server has completed a handshake in the protocol before.
             cause = "it does not speak the Redis protocol"
             self.close(cause, permanent=not self._greeted, code=NOT_REDIS)

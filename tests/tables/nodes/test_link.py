@@ -202,6 +202,11 @@ ENDS = cases(f"""
       tick -> writes a
       reads HTTP/1.1 400 Bad Request
       tick -> end of a; NOTREDIS; a: {GARBAGE} (NOTREDIS)
+    so does a map with a list as a key
+      ask a
+      tick -> writes a
+      reads %1, *0, :1
+      tick -> end of a; NOTREDIS; a: {GARBAGE} (NOTREDIS)
 """)
 for inside in ("READONLY no", "ERR script: -READONLY no"):
     ENDS[f"so it does if one name of a batch was refused: {inside}"] = (
