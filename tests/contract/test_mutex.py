@@ -362,7 +362,7 @@ async def test_a_holder_publishes_a_message(face: Face, connect: Connect, of: Ki
         assert await lease.publish("40 %")
         assert (await of.inspect(there)).message == "40 %"
         with pytest.raises(asynclock.AcquireTimeoutError, match="40 %") as caught:
-            await of(there, timeout=0.1).acquire()
+            await of(there, timeout=0.5).acquire()
         assert caught.value.holder_message == "40 %"
         assert await lease.publish("")
         await becomes(partial(_message, of, there), None)  # also where a node is late
