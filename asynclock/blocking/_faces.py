@@ -241,13 +241,13 @@ class Holding(Face):
     """A lease, with what ends it. Any thread of the process may use it."""
 
     __slots__ = ("__weakref__", "_ended", "_thread", "_with")
+    _with: object
+    """Set while a `with` is to be watched."""
 
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
         self._ended = False
         """Whether the lease has been released, so that any thread may drop it."""
-        self._with: object = None
-        """Set while a `with` is to be watched."""
         self._thread = threading.get_ident()
 
     @property

@@ -361,11 +361,12 @@ async def test_connected_clients_of_another_set_are_not_refused_by_surprise() ->
     ("before", "stops"),
     [
         (b"id=1 addr=h:4 name= flags=t\n", "'h:4'"),
+        (b"id=1 name= flags=t\n", "'\\?'"),
         (b"id=1 name=asynclock:x:host:7 flags=N\n", "'host:7'"),
         (f"id=1 name=asynclock:{digest(ABCD)}:host:7 flags=t\n".encode(), ""),
         (b"id=1 name=asynclock:x:host:7:top flags=t\nid=2 name= flags=N\n", ""),
     ],
-    ids=["knows no record", "of another set", "of the new set", "holds no lock"],
+    ids=["knows no record", "at no address", "of another set", "of the new set", "holds no lock"],
 )
 @in_virtual_time
 async def test_a_node_that_others_use_is_not_added_by_surprise(before: bytes, stops: str) -> None:

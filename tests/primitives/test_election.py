@@ -161,6 +161,12 @@ async def test_a_lease_without_a_message_costs_no_request_for_one(on: Nodes) -> 
     async with on.locks.lock("m"):
         await asyncio.sleep(TTL)
     assert set(seen) == {"acquire", "extend", "release"}
+    async with on.locks.lock("m") as lease:
+        await lease.publish("one")
+        await lease.publish("")
+        seen.clear()
+        await asyncio.sleep(TTL)
+    assert set(seen) == {"extend", "release"}
 
 
 @virtual
