@@ -97,6 +97,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         )
         self._bytes = bytearray(BUFFER)
         self._buffer = memoryview(self._bytes)  # asyncio's TLS reads into slices of it
+        self._filled = False
+        """Whether a read filled the buffer since a command was late: more may be in the socket."""
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
@@ -248,6 +250,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """asyncio: bytes from the node are in the buffer."""
+        if size == BUFFER:
+            self._filled = True
         self._reader.feed(self._bytes, 0, size)  # type: ignore[arg-type]  # it takes any buffer
         self._take_replies()
 
@@ -353,9 +357,11 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             if sent > due:
                 self._arm(sent - due)
                 return
-            if late > LATE_TIMER and now - sent < LATE_TIMER_FACTOR * self.timeout:
+            busy = late > LATE_TIMER and now - sent < LATE_TIMER_FACTOR * self.timeout
+            if busy or self._filled:
                 # Our own loop was busy: the reply may be in the socket already. Give it more time.
-                self._arm(min(late, self.timeout))
+                self._filled = False
+                self._arm(min(max(late, LATE_TIMER), self.timeout))
                 return
             self._overdue += 1
             if not self.stalled_since:

@@ -136,6 +136,7 @@ class Dialogue(asyncio.Transport):
             "wait": lambda seconds: asyncio.sleep(float(seconds)),
             "stand": lambda seconds: setattr(loop, "now", loop.time() + float(seconds)),
             "reads": self._reads,
+            "fills": lambda _: self._fill(),
             "behind": lambda _: link.pause_writing(),
             "caught": lambda _: link.resume_writing(),
             "stuck": lambda _: setattr(self, "stuck", True),
@@ -169,6 +170,12 @@ class Dialogue(asyncio.Transport):
             self.link.data_received(replies.replace(", ", "\r\n").encode() + b"\r\n")
         except TypeError as error:
             self.heard.append(f"raises {error}")
+
+    def _fill(self) -> None:
+        """Let a reply begin that is larger than the buffer."""
+        buffer = self.link.get_buffer(-1)
+        buffer[:] = b"$99999\r\n".ljust(len(buffer), b"x")
+        self.link.buffer_updated(len(buffer))
 
     def _found(self) -> Iterator[str]:
         for what, same in itertools.groupby(self.heard):

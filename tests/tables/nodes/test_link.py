@@ -108,6 +108,23 @@ STANDSTILLS = cases(f"""
       stand 5
       wait 0.99
       wait 0.02 -> a: {NO_ANSWER}
+    replies may lie unread while each read fills the buffer, and no longer
+      ask a
+      tick -> writes a
+      wait 0.9
+      fills
+      wait 0.115
+      fills
+      wait 0.02
+      wait 0.02 -> a: {NO_ANSWER}
+    replies may lie unread for any time while reads fill the buffer
+      ask a
+      tick -> writes a
+      stand 9
+      fills
+      tick
+      wait 0.99
+      wait 0.02 -> a: {NO_ANSWER}
     a loop that is always late gives a silent server eight timeouts
       ask a
       tick -> writes a
