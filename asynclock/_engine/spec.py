@@ -151,7 +151,8 @@ class LockSpec:
 
     def read_beside(self, kind: str = MESSAGE) -> Command:
         """Build the command that reads messages or, of this owner, requests for its lease."""
-        keys = [derived(key, kind) for key in (*self.keys[::2], *self.neighbours * self.phased)]
+        others = self.neighbours if self.phased else ()  # a slot's message is no other slot's
+        keys = [derived(key, kind) for key in (*self.keys[::2], *others)]
         return Command.plain("MGET", *keys, keys=keys)
 
     def publish(self, owner: str, text: Word, seconds: float, kind: str = MESSAGE) -> Command:
