@@ -108,7 +108,7 @@ class Engine(Context):
                 return None
         kept = not rest and queue.keep(grant, now)
         if rest or len(self.multiplexer.nodes) == 1:
-            # A single node executes this while the next task prepares its acquire. No batch has rests.
+            # A single node executes this while the next task prepares its acquire. Rests go alone.
             release = self.release(grant, on_loss, kept=kept, rest=rest)
             self.next_in_line(queue)
             return release
