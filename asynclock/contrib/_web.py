@@ -395,6 +395,7 @@ class RouteLock:
 HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
 """The methods whose requests may be repeated anyway."""
+UNKEPT = Problem(410, "unkept-answer", "This was done; its answer is not kept")
 
 
 class Idempotent:
@@ -441,6 +442,8 @@ def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
     match from_json(head):
         case [str(asked), *_] if asked != request:
             return Problem(422, "reused-key", "This Idempotency-Key is another request's").answer
+        case [_, 410, _] if body == UNKEPT.body:
+            return UNKEPT.answer
         case [_, int(status), None | str() as kind]:
             return body, status, {} if kind is None else {"Content-Type": kind}
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
@@ -455,6 +458,5 @@ def _keep(run: Run, request: str, response: Any) -> None:
     body = getattr(response, "body", "a stream has none") or b""
     if not isinstance(body, bytes | bytearray | memoryview) or len(head) + len(body) > LARGEST:
         _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
-        problem = Problem(410, "unkept-answer", "This was done; its answer is not kept")
-        head, body = json.dumps([request, 410, MEDIA_TYPE]).encode() + b"\n", problem.body
+        head, body = json.dumps([request, 410, MEDIA_TYPE]).encode() + b"\n", UNKEPT.body
     run.finish(head + bytes(body))

@@ -146,6 +146,7 @@ async def test_an_answer_that_cannot_be_kept_is_sent_and_never_made_again(
         for other, status, kind in ((text, 410, "unkept-answer"), ("b", 422, "reused-key")):
             again = await service.client.post(PAY, content=other, headers=key)
             assert (again.status_code, again.json()["type"]) == (status, f"urn:asynclock:{kind}")
+            assert again.headers["Cache-Control"] == "no-store"
         assert service.witness.entered == [text]
 
 
