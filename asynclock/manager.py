@@ -85,7 +85,7 @@ class LockManager(_settings.Answering):
             ttl: seconds that a lease lives without renewal (default: the manager's).
             timeout: seconds to wait for the lock (None: no limit).
             renew: whether the lease is renewed while it is held.
-            max_hold: maximum seconds of renewal (None: no limit).
+            max_hold: maximum seconds of renewal (None: no limit); a lease keeps its first ttl.
             interrupt: whether a loss interrupts the body of `async with`.
             handoff: how a released lock passes to a waiting task of this process. True or "block":
                 without asking the nodes, with a fence from a reserved block. "strict": with one
@@ -138,7 +138,7 @@ class LockManager(_settings.Answering):
 
         Args:
             names: what is locked; at most 64 names.
-            settings: those of `lock`.
+            settings: those of `lock` without `at_least`.
         """
         defaults = self._defaults
         return MultiLock(self._engine, defaults.prefix, names, *defaults.read(settings))
@@ -186,7 +186,7 @@ class LockManager(_settings.Answering):
             key: names the work and its mutex; for the decorator a template, as in `synchronized`.
             keep: seconds that the result is kept after the run; the same in every process.
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
-            settings: those of `lock`.
+            settings: those of `lock` without `at_least`.
         """
         what = spec(self._defaults.prefix, _settings.name(key))
         lock = Lock(self._engine, what, *self._defaults.read(settings))
@@ -199,7 +199,7 @@ class LockManager(_settings.Answering):
 
         Args:
             name: what is locked.
-            settings: those of `lock`; they apply to both sides.
+            settings: those of `lock` without `at_least`; they apply to both sides.
         """
         defaults = self._defaults
         return ReadWriteLock(self._engine, defaults.prefix, name, *defaults.read(settings))
@@ -222,7 +222,7 @@ class LockManager(_settings.Answering):
 
         Args:
             name: what the leader leads.
-            settings: those of `lock`, without `handoff`; `ttl` limits the time without a leader.
+            settings: those of `fair_lock` without `at_least`; `ttl` limits the leaderless time.
         """
         defaults = self._defaults
         return Election(self._engine, defaults.prefix, name, *defaults.read(settings))
@@ -266,7 +266,7 @@ class LockManager(_settings.Answering):
         Args:
             name: the name of the semaphore.
             permits: maximum number of leases, 1 to 256; the same in every process.
-            settings: those of `lock`.
+            settings: those of `lock` without `at_least`.
         """
         defaults = self._defaults
         return Semaphore(self._engine, defaults.prefix, name, permits, *defaults.read(settings))
@@ -300,8 +300,8 @@ class LockManager(_settings.Answering):
 
         Args:
             ticket: what `detach` returned.
-            settings: those of `lock`, without `timeout` and `handoff`. Only the ttl, and what was
-                left of `at_least`, are those of the detached lease by default.
+            settings: `ttl`, `renew`, `max_hold` and `interrupt`, as in `lock`. Only the ttl, and
+                what was left of `at_least`, are those of the detached lease by default.
         """
         if wrong := settings.keys() - HoldSettings.__annotations__.keys():
             raise _settings.unknown(wrong)

@@ -271,8 +271,8 @@ def locked(
     Args:
         name: a template for the route's variables, or a function of the request. Adding a route
             whose path doesn't fit the template raises ConfigurationError.
-        settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
-            found the lock held (default: those of the error, an estimate).
+        settings: those of `LockManager.lock` without `at_least`, and `retry_after`: seconds to
+            advise a client that found the lock held (default: those of the error, an estimate).
     """
     check_name(name)
     lock = RouteLock(name, {**settings})
@@ -342,7 +342,7 @@ def idempotent(
     Args:
         keep: seconds that an answer is kept.
         scope: a function of the request that returns whose key it is, such as the user's id.
-        settings: those of `LockManager.lock`; `timeout` is 0 by default.
+        settings: those of `LockManager.lock` without `at_least`; `timeout` is 0 by default.
     """
     keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 

@@ -214,8 +214,8 @@ def Locked(  # noqa: N802 - as `Depends`
             an endpoint may take: a body, a query, other dependencies. A parameter has the type
             that the route declares: with `order_id: int`, 042 and 42 are one name. Making a route
             whose path doesn't fit the template raises ConfigurationError.
-        settings: those of `LockManager.lock`, and `retry_after`: seconds to advise a client that
-            found the lock held (default: those of the error, an estimate).
+        settings: those of `LockManager.lock` without `at_least`, and `retry_after`: seconds to
+            advise a client that found the lock held (default: those of the error, an estimate).
     """
     source: Any = name if isinstance(name, params.Depends) else Depends(namer(name))
     declared = RouteLock(name, {**settings})
@@ -300,7 +300,7 @@ def idempotent(
         keep: seconds that an answer is kept.
         scope: a function of the request that returns whose key it is, such as the user's id.
             Without one, a client that knows another one's key and request gets the answer, too.
-        settings: those of `LockManager.lock`; `timeout` is 0 by default.
+        settings: those of `LockManager.lock` without `at_least`; `timeout` is 0 by default.
     """
     keyed = Idempotent(keep, scope, {"timeout": 0, **settings})
 
