@@ -57,9 +57,10 @@ NAMED_HERE = {
         'addresses: connect("redis://user:password@host:6379/0")',
     ),
     **_each(
-        "at_least handoff interrupt max_hold renew ttl",
+        "handoff interrupt max_hold renew ttl",
         "this where the lock is made, such as lock(name, ttl=10)",
     ),
+    "at_least": "it for lock, fair_lock, reentrant_lock or synchronized: only these take it",
     "timeout": "acquire(timeout=...) or lock(name, timeout=...)",
 }
 """Arguments of other lock libraries, or of another call, and what to write instead."""

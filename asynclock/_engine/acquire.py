@@ -508,7 +508,7 @@ class Acquire(AcquireContext[Lease]):
             return refusals.outage(queue.unanswered)
         work, timeout = WORK.get(), None
         if self._deadline is not None and (work is None or not work.stopped):
-            timeout = self._deadline - self._started
+            timeout = round(self._deadline - self._started, 3)
         return refusals.too_long_here(self._engine, queue, timeout, self._started)
 
     def _leave(self, queue: LocalQueue, waiter: Turn) -> None:

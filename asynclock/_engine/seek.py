@@ -123,7 +123,8 @@ class Seek:
         """Add to the error how long the timeout was, the place in the queue, and the message."""
         if self._deadline is None or self._deadline <= self._asked:
             return
-        text, ticket = f"{error}; the timeout was {self._deadline - self._asked:g} s", self._ticket
+        timeout, ticket = round(self._deadline - self._asked, 3), self._ticket
+        text = f"{error}; the timeout was {timeout:g} s"
         if ticket is not None and self._spec.queue:
             text += f", and the call was number {ticket.rank + 1} in the queue"
             text += before(self._ahead.values(), ticket)

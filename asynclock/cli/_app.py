@@ -233,7 +233,10 @@ def run(
     ] = None,
     max_hold: Annotated[
         float | None,
-        _time("Renew the lock for this long at most: then the command is ended."),
+        _time(
+            "Renew the lock for this long at most, or for its first ttl if that is longer: then "
+            "the command is ended."
+        ),
     ] = None,
     at_least: Annotated[
         float | None,

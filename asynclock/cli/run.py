@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -86,8 +87,10 @@ class RunArguments:
             raise ConfigurationError("--shared, --exclusive and --permits exclude each other")
         if self.at_least is not None and (self.shared or self.exclusive or self.permits):
             raise ConfigurationError("--at-least is for a lock that one command holds alone")
-        if self.message is not None and (self.shared or len(self.message) > LONGEST_MESSAGE):
-            text = f"--message excludes --shared, and has at most {LONGEST_MESSAGE} characters"
+        if self.message is not None and self.shared:
+            raise ConfigurationError("--message and --shared exclude each other")
+        if (length := len(self.message or "")) > LONGEST_MESSAGE:
+            text = f"--message may have {LONGEST_MESSAGE} characters, this one has {length}"
             raise ConfigurationError(text)
         if len(self.name) > MAX_NAME:
             raise ConfigurationError(
@@ -285,7 +288,8 @@ class _Job:
         with contextlib.suppress(AsyncLockError):
             found = await inspect()
             if found.rests:
-                say(f"{self._name!r} {_had(found)}; `asynclock release NAME --force` frees it")
+                free = shlex.join(["asynclock", "release", self._name, "--force"])
+                say(f"{self._name!r} {_had(found)}; `{free}` frees it")
 
     async def _report_missing_nodes(self, locks: LockManager) -> None:
         """Tell a user at the terminal which nodes are missing."""

@@ -167,18 +167,19 @@ async def test_several_commands_share_a_name(
 
 
 async def test_at_least_keeps_others_out_after_the_command_has_ended(program: Program) -> None:
-    assert (await program("run", "--at-least", "1h", "j", "true")).status == 0
-    seen = await program("inspect", "j")
-    assert re.match(r"j: rests, 5\dm \d+s left; last held by \S+:true\n", seen.out)
-    late = await program("run", "--no-wait", "j", "true")
+    assert (await program("run", "--at-least", "1h", "my j", "true")).status == 0
+    seen = await program("inspect", "my j")
+    assert re.match(r"my j: rests, 5\dm \d+s left; last held by \S+:true\n", seen.out)
+    late = await program("run", "--no-wait", "my j", "true")
     assert late.status == 75
-    assert re.search(r"'j' rests for 5\dm \d+s, last held by", late.err)
-    waits = await program("run", "--timeout", "1s", "j", "true")
-    assert re.search(r"'j' rests for 5\dm \d+s, last held by .* --force` frees it", waits.err)
+    assert re.search(r"'my j' rests for 5\dm \d+s, last held by", late.err)
+    waits = await program("run", "--timeout", "1s", "my j", "true")
+    assert re.search(r"'my j' rests for 5\dm \d+s, last held by \S+; `", waits.err)
+    assert "`asynclock release 'my j' --force` frees it" in waits.err
     owner = re.search(r"[0-9a-f]{32}", seen.out)
     assert owner
-    assert (await program("release", "j", "--owner", owner[0], "--yes")).status == 0
-    assert (await program("run", "--no-wait", "j", "true")).status == 0
+    assert (await program("release", "my j", "--owner", owner[0], "--yes")).status == 0
+    assert (await program("run", "--no-wait", "my j", "true")).status == 0
 
 
 async def test_a_message_is_shown_and_the_holder_is_asked(program: Program) -> None:
@@ -192,8 +193,12 @@ async def test_a_message_is_shown_and_the_holder_is_asked(program: Program) -> N
     free = await program("release", "j", "--ask", "--json")
     assert "nobody holds 'j'" in free.err
     assert json.loads(free.out) == {"version": 1, "asked": False}
-    wrong = await program("run", "--message", "m", "--shared", "j", "true")
-    assert (wrong.status, "--message" in wrong.err) == (64, True)
+    for mistake, text in (
+        (("m", "--shared"), "--message and --shared exclude each other"),
+        (("m" * 201,), "--message may have 200 characters, this one has 201"),
+    ):
+        wrong = await program("run", "--message", *mistake, "j", "true")
+        assert (wrong.status, text in wrong.err) == (64, True)
 
 
 async def test_max_hold_ends_the_command(program: Program) -> None:

@@ -90,8 +90,10 @@ async def test_acquired_tried_and_decorated(on: Nodes) -> None:
     run = await one.acquire()
     assert (run.done, run.held, run.name) == (False, True, "a")
     assert await one.try_acquire() is None
-    with pytest.raises(asynclock.AcquireTimeoutError):
-        await one.acquire()
+    late = one.acquire()
+    await asyncio.sleep(1e-5)
+    with pytest.raises(asynclock.AcquireTimeoutError, match="; the timeout was 1 s"):
+        await late
     run.finish(run.fence)
     ended = asyncio.create_task(run.release())
     await asyncio.sleep(0)

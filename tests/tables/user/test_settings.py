@@ -143,7 +143,8 @@ TIMEOUT_WORD = "timeout= (seconds to wait)"
         ("tiemout", "'timeout'?"),
         ("at_leats", "'at_least'?"),
         ("prefix", "this in connect(...)"),
-        ("at_least", "this where the lock is made, such as lock(name, ttl=10)"),
+        ("handoff", "this where the lock is made, such as lock(name, ttl=10)"),
+        ("at_least", "it for lock, fair_lock, reentrant_lock or synchronized: only these take it"),
         ("retry_after", None),
     ],
 )
