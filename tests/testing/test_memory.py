@@ -1,6 +1,7 @@
 """Nodes in memory, virtual time, fault switches and rivals, as users' tests see them."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -23,6 +24,21 @@ async def test_a_name_is_one_node_of_the_loop() -> None:
         return memory_node("a")
 
     assert await asyncio.to_thread(asyncio.run, elsewhere()) is not memory_node("a")
+
+
+async def test_loops_of_several_threads_disturb_each_other_in_nothing() -> None:
+    async def go() -> None:
+        async with asynclock.connect("memory://", ttl=60, max_ttl=60) as locks:
+            for _ in range(300):
+                async with locks.lock("a", timeout=0):
+                    pass
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        await asyncio.gather(*(asyncio.to_thread(asyncio.run, go()) for _ in range(3)))
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def test_a_frozen_node_answers_when_it_is_thawed() -> None:

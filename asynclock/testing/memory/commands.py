@@ -10,8 +10,9 @@ import functools
 import hashlib
 import importlib
 import re
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from asynclock import _settings
 from asynclock.errors import ConfigurationError
@@ -375,13 +376,18 @@ def check_lua() -> None:
     _lua()
 
 
-@functools.cache
+_here = threading.local()
+
+
 def _lua() -> _Lua:
-    return _Lua()
+    """Return this thread's interpreter: each loop has nodes of its own."""
+    if not hasattr(_here, "lua"):
+        _here.lua = _Lua()
+    return cast("_Lua", _here.lua)
 
 
 class _Lua:
-    """Return the process's only interpreter of Lua 5.1, which is the version in Redis."""
+    """An interpreter of Lua 5.1, which is the version in Redis."""
 
     def __init__(self) -> None:
         try:
