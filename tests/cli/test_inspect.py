@@ -104,6 +104,7 @@ async def test_every_kind(program: Program) -> None:
             await locks.fair_lock("line").acquire(),
             term.lease,
             await locks.semaphore("pool", 2).acquire(),
+            await locks.semaphore("pond", 2).acquire(),
         ]
         await locks.event("bell").set()
         waiter = asyncio.ensure_future(locks.fair_lock("line").acquire())
@@ -117,7 +118,9 @@ async def test_every_kind(program: Program) -> None:
             all_, line, book = await program.each(
                 ("inspect", "--all", "--json"), ("inspect", "line"), ("inspect", "book", "--json")
             )
-            pool, crown = await program.each(("inspect", "pool"), ("inspect", "crown"))
+            pool, crown, pond = await program.each(
+                ("inspect", "pool"), ("inspect", "crown"), ("inspect", "pond")
+            )
             done = await program("release", "book", "--force", "--yes")
         finally:
             waiter.cancel()
@@ -126,10 +129,11 @@ async def test_every_kind(program: Program) -> None:
         assert all(lease.lost_reason is None for lease in held[3:5])
         readers = await program.nodes[0].command("ZCARD", "asynclock:book:#readers")
     found = json.loads(all_.out)
-    assert len(found["locks"]) == 7
+    assert len(found["locks"]) == 8
     waiting = {name: [one["label"] for one in queue] for name, queue in found["waiting"].items()}
     assert waiting == {name: ["web-1:77"] for name in ("book", "line", "pool")}
     assert pool.out.startswith("pool [semaphore]: 2 of 2 permits taken\n")
+    assert pond.out.startswith("pond [semaphore]: 1 permits taken\n"), "of how many isn't known"
     assert "\npublishes 'http://10.0.0.1:8000\\x1b'\n" in crown.out
     assert "1 waiting" in line.out
     assert [one["label"] for one in json.loads(book.out)["waiting"]] == ["web-1:77"]
