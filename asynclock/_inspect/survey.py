@@ -22,7 +22,7 @@ from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node
 from .._nodes.wire import Answer, Command, Failure, Script, reader
 from .._primitives.base import Held, Queue
-from .._primitives.kinds import KeyRef, keys_of
+from .._primitives.kinds import PLACES, KeyRef, keys_of
 from .._primitives.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
@@ -203,7 +203,7 @@ def _queues(scans: Sequence[_KeyScan]) -> dict[tuple[str, str], tuple[Waiter, ..
     answered = [scan for scan in scans if scan.error is None]
     keys = {key for scan in answered for key in scan.queues}
     found: dict[tuple[str, str], tuple[Waiter, ...]] = {}
-    for key in sorted(keys, key=lambda key: (key.name, key.place)):
+    for key in sorted(keys, key=lambda key: (key.name, PLACES[key.suffix])):
         waiters = in_order(scan.queues.get(key, []) for scan in answered)
         if waiters:
             found[key.name, key.kind] = (*found.get((key.name, key.kind), ()), *waiters)

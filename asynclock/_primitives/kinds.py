@@ -61,11 +61,6 @@ class KeyRef(NamedTuple):
         return self._declared[1]
 
     @property
-    def place(self) -> int:
-        """The place of the declaration among all declarations."""
-        return PLACES.get(self.suffix, PLACES[NUMBER])
-
-    @property
     def _declared(self) -> tuple[Kind, Part]:
         return PARTS.get(self.suffix) or PARTS[NUMBER]
 
