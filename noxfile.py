@@ -383,8 +383,8 @@ def mutation(session: nox.Session) -> None:
     if session.posargs:
         play(*session.posargs)
         return
-    play("--changed", "--seconds", "25")
-    play("--seconds", "45")
+    play("--changed", "--seconds", "20")
+    play("--seconds", "30")
 
 
 @nox.session(default=False)
