@@ -238,7 +238,6 @@ ON_EACH_PYTHON = [
     "tests/access/test_acl.py",
     "tests/blocking",
     "tests/cancel",
-    "tests/contract",
     "tests/contrib/test_requests.py",
     "tests/contrib/test_sockets.py",
     "tests/contrib/test_starting.py",
@@ -284,15 +283,15 @@ def run_tests(session: nox.Session, version: str) -> None:
         chosen = [path for path in UNMEASURED if path != MODEL or changed(MODEL)]
         environment.pytest("-n", WORKERS, "-m", ORDINARY, f"--ignore={PICTURES}", *chosen)
     if version != MEASURED:
-        what_can_differ(session, version)
+        what_can_differ(session, version, CONTRACT)
 
 
-def what_can_differ(session: nox.Session, version: str) -> None:
+def what_can_differ(session: nox.Session, version: str, *more: str) -> None:
     """Run what can depend on the Python or the server, where another session runs the rest."""
     environment = Environment(session, version)
     if version in SERVERS:
         environment.use_server(SERVERS[version])
-    chosen = [CONTRACT] if version == MEASURED else ON_EACH_PYTHON
+    chosen = [CONTRACT] if version == MEASURED else [*ON_EACH_PYTHON, *more]
     few = [f"--ignore={path}" for path in UNMEASURED if version == MAIN]
     environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *few, *chosen)
 
@@ -547,13 +546,13 @@ def package(session: nox.Session) -> None:
     # arq wants an older redis-py than we have here
     arq = ("arq", "with-other-libraries.md", f"{wheel}[embedded]", "arq")
     side_by_side(
+        partial(test_lowest, session, "tests/access"),
         *(partial(demo, version) for version in here),
         partial(bare, wheel),
         partial(bare, sdist),
         partial(documented, "fastapi", "web.md", f"{wheel}[fastapi,embedded]"),
         partial(documented, *arq),
         oldest,
-        partial(test_lowest, session, "tests/access"),
     )
 
 
