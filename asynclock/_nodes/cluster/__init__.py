@@ -20,7 +20,6 @@ from ..handshake import why_unready
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
 from ..replicated import POLL, PrimaryDialer, WatchedNode
-from ..replicated.acks import UNSUPPORTED
 from ..server import ServerNode
 from ..wire import (
     ACQUIRE,
@@ -127,10 +126,9 @@ class ClusterNode(Node):
     def note(self, answer: Failure | None) -> None:
         self.lack = answer
 
-    def home(self, keys: tuple[str, ...]) -> ServerNode | None:
+    def home(self, keys: Sequence[str]) -> ServerNode | None:
         """Return the primary that serves the slot of these keys, or None if none is known."""
-        slot = slot_of(keys)
-        return None if slot is None else self.owners[slot]
+        return self.owners[slot_of(keys[0])]
 
     # what a routed command asks for
 
@@ -327,11 +325,6 @@ class ParkedCommands:
 
 MOST_REDIRECTS: Final = 5
 """Maximum number of redirects that one command follows."""
-APART = Failure(
-    "its keys lie in different slots: on a Cluster each name is locked by itself",
-    permanent=True,
-    code=UNSUPPORTED,
-)
 
 VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 """Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
@@ -347,14 +340,12 @@ class RoutedCommand:
         "_cluster",
         "_command",
         "_index",
-        "_keys",
         "_left",
         "_released",
         "_sent",
         "_shard",
         "_sink",
         "release",
-        "slot",
         "until",
     )
 
@@ -379,18 +370,13 @@ class RoutedCommand:
         self.until = now + cluster.settings.node_timeout
         self.release = release
         """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
-        self._keys = tuple(command.keys)
-        self.slot = slot_of(self._keys)
         self._claims = command.op == ACQUIRE
         if self._claims:
             cluster.claiming[command.owner] = self
 
     def go(self) -> None:
         """Send the command to the server that has its slot; park it if none is known."""
-        if self.slot is None:
-            self._answer(APART)
-            return
-        shard = self._cluster.home(self._keys)
+        shard = self._cluster.home(self._command.keys)
         if shard is not None:
             self._send(shard, self._command)
         else:
@@ -467,15 +453,13 @@ class RoutedCommand:
 
     def _follow(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
-        known = cluster.primaries
-        asked = next((at for at, one in known.items() if one is shard), ("", 0))
-        address = read_redirect(failure.cause, asked)
+        address = read_redirect(failure.cause, shard.address)
         # Use only servers in the cluster's own view: an address in a reply proves nothing.
-        target = None if address is None else known.get(address)
+        target = None if address is None else cluster.primaries.get(address)
         if failure.code == "MOVED":
             cluster.look_again()
-            if target is not None and self.slot is not None:
-                cluster.owners[self.slot] = target
+            if target is not None:
+                cluster.owners[slot_of(self._command.keys[0])] = target
                 self.go()
             else:
                 cluster.park(self)

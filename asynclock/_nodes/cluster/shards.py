@@ -82,13 +82,17 @@ def _address(server: Sequence[Any], asked: Address) -> Address:
     return (host if host not in ("", "?") else asked[0], int(server[1]))
 
 
-def read_redirect(cause: str, asked: Address) -> Address | None:
-    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one."""
+def read_redirect(cause: str, asked: str) -> Address | None:
+    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one.
+
+    Without a host, the redirect is to another port of the server at `asked`.
+    """
     words = cause.split()
     if len(words) < 3:
         return None
     host, _, port = words[2].rpartition(":")
-    return (host.strip("[]") or asked[0], int(port)) if port.isdigit() else None
+    host = host or asked.rpartition(":")[0]
+    return (host.strip("[]"), int(port)) if port.isdigit() else None
 
 
 def key_slot(key: bytes) -> int:
@@ -102,10 +106,9 @@ def key_slot(key: bytes) -> int:
 
 
 @lru_cache(maxsize=1024)
-def slot_of(keys: tuple[str, ...]) -> int | None:
-    """Return the slot of all keys of a command; None if they are in several slots."""
-    slots = {key_slot(key.encode("utf-8", "surrogateescape")) for key in keys}
-    return slots.pop() if len(slots) == 1 else None
+def slot_of(key: str) -> int:
+    """Return the slot of a key. All keys of a command are of one name, so they have one slot."""
+    return key_slot(key.encode("utf-8", "surrogateescape"))
 
 
 @lru_cache(maxsize=64)

@@ -150,7 +150,7 @@ def test_a_bound_on_a_command_keeps_its_source() -> None:
     ],
 )
 def test_a_redirect_names_a_server_or_nothing(cause: str, address: tuple[str, int] | None) -> None:
-    assert read_redirect(cause, ("asked", 7000)) == address
+    assert read_redirect(cause, "asked:7000") == address
 
 
 FIRST, SECOND, REPLICA = ("a", 1), ("b", 1), ("c", 1)

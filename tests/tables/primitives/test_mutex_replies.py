@@ -35,7 +35,7 @@ test_a_mutex_in_memory, test_a_mutex = played("""
       lock rest me 3000 now+9000000 -> 1 ''
       PTTL l -> 3000
       SET l me
-      lock rest me 3000 now-9 -> 1 ''
+      lock rest me 3000 1 -> 1 ''
       PTTL l -> 1
 
     the last number that a counter can have
