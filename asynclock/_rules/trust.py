@@ -89,16 +89,15 @@ class Trust:
         """Replies to requests that were sent before this moment do not count."""
         self._cause = ""
         """Why there is no vote; "{ago}" stands for the time since `_since`."""
-        self._since = 0.0
-        self.renews_from = 0.0
+        self.renews_from = self._since = 0.0
         """Renewals that were sent before this moment do not count, even if the node had granted."""
         self.remembers_from = -inf
         """The moment since which the node has kept all its keys."""
-        self.last_reply = 0.0
+        self.last_reply = -inf
         self.witness: bytes | None = None
         """The text of the witness when it was last read; None before, b"" if it can't be read."""
         self._low = self._high = self._as_of = self._sent = 0.0
-        self._met: dict[str, float] = {}
+        self._met: dict[str | None, float] = {}
         """The moment at which each process was last seen here, by its run_id."""
         self._returns = 0
 
@@ -110,12 +109,13 @@ class Trust:
         return self._returns >= TURNS
 
     def _count_return(self, known: Facts | None, facts: Facts, now: float) -> None:
-        if known is not None and known.run_id is not None:
-            self._met[known.run_id] = self.last_reply
-        if known is None or facts.run_id in (None, known.run_id):
+        if known is None:
+            return
+        self._met[known.run_id] = self.last_reply
+        if facts.run_id in (None, known.run_id):
             return
         strangers = known.lineage and facts.lineage and not known.lineage & facts.lineage
-        if strangers and now - self._met.get(str(facts.run_id), -inf) < SOON:
+        if strangers and now - self._met.get(facts.run_id, -inf) < SOON:
             self._returns += 1
 
     def met(
@@ -134,7 +134,7 @@ class Trust:
         kept = known is not None and self._kept(known, facts, silent)
         trusted = known is None or (known.durable and not known.replica)
         kept = kept or (disks_kept and facts.durable and trusted)
-        age = self._age(facts, silent if known is not None else inf)
+        age = self._age(facts, silent)
         if not kept:
             self.remembers_from = now - age + facts.lag
             self.witness = None  # the guards below judge what this process may lack
@@ -150,7 +150,7 @@ class Trust:
             now,
             quarantine(longest + facts.lag) - age,
             _why_forgotten(known, facts),
-            since=now - _told_age(facts, silent if known is not None else inf),
+            since=now - _told_age(facts, silent),
         )
 
     def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
