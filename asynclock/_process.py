@@ -65,7 +65,7 @@ class Background:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
                 {"message": f"asynclock: {task.get_name()} failed", "exception": error}

@@ -266,13 +266,13 @@ class Seek:
         now = _clock.now()
         yields = self._yields(attempt)
         other = self._elsewhere(attempt) if yields else None
-        left = self._answer_by(settling=True) - now
+        left = max(0.0, self._answer_by(settling=True) - now)
         # For each slot that turns out to be taken, rivals have got one more of the permits.
-        if other is not None and self._hops < self._spec.permits and left > 0:
+        if other is not None and self._hops < self._spec.permits and left:
             self._hops += 1
             return other
         self._note_refusal(attempt)
-        if yields or left <= 0:
+        if yields or not left:
             return None
         if self._ticket is None:
             ttl = self._engine.settings.ticket_ttl

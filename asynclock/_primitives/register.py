@@ -492,7 +492,6 @@ class _Patience:
         Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
         never end.
         """
-        self.ready()
         if round_.hopeless:
             raise refusals.hopeless(round_)
         left = self._until - _clock.now()

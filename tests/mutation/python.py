@@ -188,6 +188,8 @@ class _Walk(ast.NodeVisitor):
         match ast.unparse(node.func):
             case "TypeVar" | "ParamSpec":
                 return  # for type checkers
+            case "lru_cache" | "functools.lru_cache":
+                return  # how much is kept can't be seen
             case "cast":
                 self._visit_all(node.args[1:])  # so is the first one
                 return

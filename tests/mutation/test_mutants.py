@@ -18,6 +18,7 @@ PYTHON = b'''\
 class Shop:
     """Has a counter."""
 
+    @lru_cache(maxsize=7)
     async def sell(self, n: int, *, price: float = 0.5) -> int:
         """Sell some."""
         # \xc3\xbc: positions are bytes
@@ -106,7 +107,7 @@ def test_a_mutant_changes_one_place_and_leaves_all_other_lines(language: str) ->
 def test_it_knows_the_function_and_the_lines_of_the_statement() -> None:
     places = {one.old: one.place for one in made("python")}
     assert places["self.sold += n"].function == "Shop.sell"
-    assert list(places["<"].lines) == [10]
+    assert list(places["<"].lines) == [11]
     assert (places["<"].runs_at_import, places["0.5"].runs_at_import) == (False, True)
     functions = {one.old: one.place.function for one in made("lua")}
     assert (functions["<"], functions["return take(KEYS)"]) == ("take", "")

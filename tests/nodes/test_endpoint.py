@@ -15,7 +15,7 @@ from asynclock.testing import make_certificates
 from asynclock.testing.plugin import StartServers
 from tests.nodes.virtual_servers import Server
 from tests.tables import inside
-from tests.waiting import in_virtual_time
+from tests.waiting import becomes, in_virtual_time
 
 CA = "ssl_ca_certs"
 
@@ -142,6 +142,18 @@ async def test_a_socket_file_is_reached(asynclock_servers: StartServers, tmp_pat
             client = redis.asyncio.Redis(port=server.port, password="right", db=3)
             assert await client.get("asynclock:a") == lease.owner.encode()
             await client.aclose()
+
+
+@in_virtual_time
+async def test_a_look_up_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "getaddrinfo", lambda *_, **__: asyncio.sleep(60)
+    )
+    async with asynclock.connect("redis://node.test") as locks:
+        with pytest.raises(asynclock.QuorumUnavailableError):
+            await locks.lock("a").try_acquire()
+        words = "can't look up node.test: no answer within 30 s"
+        await becomes(lambda: locks.nodes()[0].cause, words, timeout=31)
 
 
 # ---- TLS

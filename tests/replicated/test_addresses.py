@@ -76,7 +76,8 @@ async def names(monkeypatch: pytest.MonkeyPatch) -> Any:
     connect, at_once = loop.sock_connect, socket.getaddrinfo
 
     def of_a_number(*place: Any, **settings: Any) -> Any:
-        assert settings["flags"] == socket.AI_NUMERICHOST, "the loop would stand still"
+        plain = {"type": socket.SOCK_STREAM, "flags": socket.AI_NUMERICHOST}
+        assert settings == plain, "the loop would stand still"
         return at_once(*place, **settings)
 
     async def after_a_while(sock: socket.socket, address: Any) -> None:
