@@ -294,23 +294,18 @@ class Register:
             await patience.pause(round_)
 
     async def change(
-        self,
-        step: Change,
-        deadline: float | None,
-        *,
-        since: float | None = None,
-        rewrite: bool = False,
+        self, step: Change, deadline: float | None, *, rewrite: bool = False
     ) -> str | None:
         """Change the value by `step` and return the new value.
 
         `step` is called again after a lost round, which may have taken effect all the same, so it
         must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
         the longest quarantine) if too few nodes answer, or if other changes got in the way each
-        time. The nodes have at least two node timeouts from `since` (None: now). With `rewrite`, a
-        value that not all nodes have is written to all once more. If this call is
-        cancelled, the change may have been made or not.
+        time. The nodes have at least two node timeouts. With `rewrite`, a value that not all nodes
+        have is written to all once more. If this call is cancelled, the change may have been made
+        or not.
         """
-        patience = _Patience(self._engine, self.name, deadline, since)
+        patience = _Patience(self._engine, self.name, deadline)
         return await self._change(step, patience, rewrite=rewrite)
 
     async def undo(self, step: Change, limit: float) -> None:

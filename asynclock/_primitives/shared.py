@@ -306,7 +306,7 @@ class Barrier(_settings.Answering):
             while True:
                 # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
                 arrival = self._arrival(party)
-                state = self._state(await self._register.change(arrival, deadline, since=since))
+                state = self._state(await self._register.change(arrival, deadline))
                 place = self._place(state, party)
                 if place is None:
                     place = await self._register.until(

@@ -39,21 +39,25 @@ class Reach:
         """Return the tests that can notice a mutant, the fastest first.
 
         A case of a test function counts with the time of its faster cases, so that others come in
-        between. Of what runs when a module is imported, tests that import the module come first.
+        between. Of what runs when a module is imported, tests come first whose file has the text,
+        then those that import the module.
         """
+        named: set[str] = set()
         if mutant.place.runs_at_import:
             script = mutant.file.endswith(".lua")
             modules = loaders(mutant.file) if script else [mutant.file]
             direct = set(self._in_files_that_import(modules))
+            if mutant.operator == "constant" and len(mutant.old) > 6:
+                named = set(self._in_files_with(re.escape(mutant.old.strip("'\""))))
             found = {test for one in modules for test in self._at(one, _inside_functions(one))}
         else:
             direct, found = set(), self._at(mutant.file, mutant.place.lines)
         spent: dict[str, float] = defaultdict(float)
         ranked = []
-        for test in sorted(found | direct, key=lambda one: (self.seconds[one], one)):
+        for test in sorted(found | direct | named, key=lambda one: (self.seconds[one], one)):
             function = test.partition("[")[0]
             spent[function] += self.seconds[test]
-            ranked.append((test not in direct, spent[function], test))
+            ranked.append((test not in named, test not in direct, spent[function], test))
         return [test for *_, test in sorted(ranked)]
 
     def _at(self, file: str, lines: Iterable[int]) -> set[str]:
@@ -65,8 +69,11 @@ class Reach:
             rf"^from {folder.replace('/', '.')}(?:\.{name} import | import .*\b{name}\b)"
             for folder, _, name in (one.removesuffix(".py").rpartition("/") for one in modules)
         ]
+        return self._in_files_with("|".join(imports))
+
+    def _in_files_with(self, text: str) -> Iterator[str]:
         for file in {test.partition("::")[0] for test in self.seconds}:
-            if re.search("|".join(imports), (ROOT / file).read_text("utf-8"), re.MULTILINE):
+            if re.search(text, (ROOT / file).read_text("utf-8"), re.MULTILINE):
                 yield from (test for test in self.seconds if test.startswith(f"{file}::"))
 
 

@@ -234,6 +234,12 @@ def test_what_runs_at_import_is_tested_by_those_who_import_it(tmp_path: Path) ->
     assert record(tmp_path, tests).tests(one) == [f"{THERE}::{ELSEWHERE}"]
 
 
+def test_a_text_that_is_used_at_import_is_tested_by_those_who_name_it(tmp_path: Path) -> None:
+    text = "connect(...).fair_lock(name)"
+    one = next(m for m in draw.mutants("asynclock/_primitives/lock.py") if m.old == f'"{text}"')
+    assert record(tmp_path, {f"{HERE}::{FAST}": (0.1, [])}).tests(one) == [f"{HERE}::{FAST}"]
+
+
 def test_without_a_record_it_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="run `nox -s tests"):
         Reach(tmp_path / "none")

@@ -256,10 +256,11 @@ async def test_a_party_that_is_cancelled_leaves_also_if_its_manager_is_closed(
     assert asyncio.all_tasks() <= others
 
 
+@pytest.mark.parametrize("ttl", [TTL, 1.2])
 @virtual
-async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes) -> None:
-    """Nodes that are busy for a moment then make no outage of it."""
-    waiting = start(on.locks.barrier("a", 2).wait(timeout=3))
+async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes, ttl: float) -> None:
+    """Nodes that are busy for a moment then make no outage of it, even after a late report."""
+    waiting = start(on.locks.barrier("a", 2, ttl=ttl).wait(timeout=3))
     await asyncio.sleep(2.9)
     for node in on.nodes[1:]:
         node.freeze()

@@ -11,6 +11,7 @@ from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
+from tests.engine.virtual_nodes import instead, old
 from tests.primitives.conftest import Connect
 from tests.tables.inside import sleeps
 from tests.waiting import PATIENCE, in_virtual_time, until
@@ -72,10 +73,14 @@ async def test_a_push_causes_one_look(
 @in_virtual_time
 async def test_the_first_change_of_a_manager_says_when_it_was_made() -> None:
     """Its number is a moment, although no clock is known before the first answers."""
-    locks = asynclock.connect("memory://a", "memory://b", "memory://c")  # entered it would know
+    on, asked = old("abc"), list[bytes]()
+    for node in on.nodes:
+        instead(node, lambda words: asked.append(words[5]) if b"prepare" in words else None)
+    locks = on.connect()  # entered it would know
     await locks.event("go").set()
     numbers = [view.fence for view in (await locks.event("go").inspect()).nodes]
     assert min(numbers) > 1_000_000_000_000_000  # microseconds since 1970; a mere count is 1
+    assert asked[0] == b"1", "what only asks for the clocks gets in nobody's way"
     await locks.aclose()
 
 
