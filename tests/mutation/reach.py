@@ -12,6 +12,9 @@ from pathlib import Path
 from tests.mutation.mutant import ROOT, Mutant
 from tests.mutation.recording import REACH
 
+FAR = 3.0
+"""How many times its time a test counts that is not of the mutant's package: of 539 mutants that
+draws had caught, seven more are caught within 12 seconds."""
 MISSING = "nothing was recorded yet: run `nox -s tests-3.13` first, all of it"
 
 
@@ -38,9 +41,9 @@ class Reach:
     def tests(self, mutant: Mutant) -> list[str]:
         """Return the tests that can notice a mutant, the fastest first.
 
-        A case of a test function counts with the time of its faster cases, so that others come in
-        between. Of what runs when a module is imported, tests come first whose file has the text,
-        then those that import the module.
+        Those of the mutant's package come earlier. A case of a test function counts with the time
+        of its faster cases, so that others come in between. Of what runs when a module is imported,
+        tests come first whose file has the text, then those that import the module.
         """
         named: set[str] = set()
         if mutant.place.runs_at_import:
@@ -52,11 +55,12 @@ class Reach:
             found = {test for one in modules for test in self._at(one, _inside_functions(one))}
         else:
             direct, found = set(), self._at(mutant.file, mutant.place.lines)
+        near = f"/{Path(mutant.file).parts[1].strip('_')}/"
         spent: dict[str, float] = defaultdict(float)
         ranked = []
         for test in sorted(found | direct | named, key=lambda one: (self.seconds[one], one)):
             function = test.partition("[")[0]
-            spent[function] += self.seconds[test]
+            spent[function] += self.seconds[test] * (1 if near in test else FAR)
             ranked.append((test not in named, test not in direct, spent[function], test))
         return [test for *_, test in sorted(ranked)]
 

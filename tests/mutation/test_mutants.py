@@ -205,7 +205,7 @@ def mutant(old: str) -> Mutant:
     return next(one for one in draw.mutants(FILE) if one.old == old)
 
 
-def test_the_tests_that_run_a_line_come_fastest_first(tmp_path: Path) -> None:
+def test_those_that_run_a_line_come_fastest_first_of_its_package_earlier(tmp_path: Path) -> None:
     one = mutant("self.refused += 1")
     reach = record(
         tmp_path,
@@ -218,7 +218,7 @@ def test_the_tests_that_run_a_line_come_fastest_first(tmp_path: Path) -> None:
             f"{THERE}::test_that_has_gone": (0.1, [one.line]),
         },
     )
-    cases = [f"{HERE}::{FAST}[b]", f"{THERE}::{ELSEWHERE}", f"{HERE}::{FAST}[a]"]
+    cases = [f"{THERE}::{ELSEWHERE}", f"{HERE}::{FAST}[b]", f"{HERE}::{FAST}[a]"]
     assert reach.tests(one) == [*cases, f"{HERE}::{SLOW}"]
     assert chosen(reach, one) == [*cases, f"{HERE}::{SLOW}"]
 

@@ -74,7 +74,7 @@ class Order:
     def _acknowledged(self, process: Process) -> bool:
         loops = [one for one in process.locks._engine.seeking if isinstance(one, Seek)]
         ticket = next((one._ticket for one in loops if one._spec.name == NAME), None)
-        if ticket is None or not ticket.number or ticket.unsettled:
+        if ticket is None or ticket.number < 1 or ticket.unsettled:
             return False
         nodes = self._run.world.nodes
         return sum(_in_line(node, ticket) for node in nodes) > len(nodes) // 2
