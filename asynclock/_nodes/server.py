@@ -58,6 +58,8 @@ LEFT: Final = "the manager no longer uses it"
 LONGEST_DIAL = 2.0
 """Maximum seconds for a connection attempt, or `node_timeout` if that is longer. A frozen server
 answers a pending attempt as soon as it resumes, so waiting is better than a new attempt."""
+FIRST_PAUSE = 0.01
+"""Seconds that each pause between two attempts doubles, up to `node_timeout`."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
@@ -163,7 +165,7 @@ class ServerNode(Node):
     def _forgot_since(self, command: Command) -> bool:
         # Before it forgot, the node may have promised a higher number or accepted a newer value,
         # which this command would replace.
-        return 0.0 < command.numbered_at < self.trust.remembers_from
+        return command.numbered_at > 0 and not self.trust.remembers(command.numbered_at)
 
     def _bounded(self, command: Command) -> Command:
         # A manager's first acquires are made before it knows the nodes' clocks. Without a limit,
@@ -267,20 +269,21 @@ class ServerNode(Node):
         Only after `finish` does the end of this task end the link. The end of an event loop cancels
         all tasks together, and what the other ones release then still goes out on the link.
         """
-        failures, rejections, shortest = 0, 0, self.settings.node_timeout
+        rejections, shortest = 0, self.settings.node_timeout
+        longest, limit, pause = max(LONGEST_DIAL, shortest), shortest, FIRST_PAUSE
         _process.tell_child(self)
         try:
             while not self._finished:
-                limit = max(shortest, min(LONGEST_DIAL, shortest * 2**failures))
                 self._reading = None
                 try:
                     link, facts = await self._dial(self, limit)
                 except Exception as error:  # keep trying, whatever a server replies
-                    failures = min(failures + 1, 8)
+                    # A key may outlive the node's return by this pause.
+                    limit, pause = min(2 * limit, longest), min(2 * pause, shortest)
                     self._fail(self._hopeful(why_unready(error)))
-                    await asyncio.sleep(self._pause(failures))
+                    await asyncio.sleep(pause * (1 + self.random()) / 2)
                     continue
-                failures = 0
+                limit, pause = shortest, FIRST_PAUSE
                 self._opened(link, facts)
                 rejections = rejections + 1 if facts.replica else 0
                 if rejections:
@@ -299,11 +302,6 @@ class ServerNode(Node):
         # the address moves to the next primary.
         passing = failure.code in PASSING and self.trust.facts is not None
         return replace(failure, permanent=False) if passing else failure
-
-    def _pause(self, failures: int) -> float:
-        # At most a node timeout, because a key may outlive the node's return by this pause.
-        longest = min(0.01 * float(2**failures), self.settings.node_timeout)
-        return longest * (1 + self.random()) / 2
 
     def _opened(self, link: Link, facts: Facts) -> None:
         now = _clock.now()

@@ -250,13 +250,12 @@ def _to_the_end(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, A
 
 
 async def _release(leases: Sequence[Lease]) -> bool:
-    """Release all leases, the last one first; return whether all were held until now."""
+    """Release all leases, the last one first; return whether all were held until now.
+
+    All requests are sent before this waits, so a cancellation only ends the wait for the replies.
+    """
     ours: list[bool] = []
-    try:
-        await together([lease._release(wait=True) for lease in reversed(leases)], ours)
-    except BaseException:  # cancelled
-        release_soon([lease for lease in leases if not lease._ended])
-        raise
+    await together([lease._release(wait=True) for lease in reversed(leases)], ours)
     return all(ours)
 
 

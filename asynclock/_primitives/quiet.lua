@@ -37,7 +37,7 @@ if op == 'batch' then
       local value = tonumber(before or now - FLOOR_BEHIND)
       if type(before) == 'table' then
         reply = before
-      elseif value and value >= 0 and value < fence then
+      elseif value and value == math.abs(value) and value < fence then
         reply = fence
       else
         reply = safely(fence_above, before, counter, fence, ARGV[6])

@@ -65,11 +65,10 @@ def _dropped(registry: Registry, key: Key, reference: ReferenceType[Nesting]) ->
     nesting.dropped = True
     nesting.leave()
     if nesting.lease.held:
-        warnings.warn(
+        warnings.warn(  # noqa: B028 - the loop calls this: no code of the user is on the stack
             f"a hold on {nesting.lease!r} was dropped without being released: when the other holds "
             "have ended, the lease is no longer renewed and ends with its ttl",
             ResourceWarning,
-            stacklevel=1,
         )
 
 

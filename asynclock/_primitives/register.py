@@ -143,7 +143,7 @@ class Round(Vote):
             self.failures[index] = quarantined(node)
         elif type(parsed) is Promised:
             self.promised = max(self.promised, parsed.number)
-        elif node.trust.remembers_from > self._since and not parsed.number:
+        elif not parsed.number and not node.trust.remembers(self._since):
             kept = self._sent - node.trust.remembers_from
             self._empty[index] = (parsed.now - kept * 1_000_000, parsed)
         else:

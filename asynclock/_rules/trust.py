@@ -153,6 +153,10 @@ class Trust:
             since=now - _told_age(facts, silent),
         )
 
+    def remembers(self, since: float) -> bool:
+        """Return whether the node has kept all that it was told since this moment."""
+        return self.remembers_from <= since
+
     def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
         """Return whether the node still has every key that it had when its facts were `known`.
 

@@ -199,9 +199,11 @@ def test_a_lease_is_given_up_whatever_its_node_replies() -> None:
 
 @pytest.mark.parametrize("call", [one for one in TOLD if one.startswith("inspect")])
 def test_an_inspection_says_which_node_is_odd(call: str) -> None:
-    found = play(3, ODD["text"], call)
-    views = [part.nodes[0] for part in (found, *found.parts)]
-    assert all("unexpected form" in view.error for view in views)
+    promise = [0, 5, NOW]
+    for odd in (ODD["text"], promise):
+        found = play(3, odd, call)
+        views = [part.nodes[0] for part in (found, *found.parts)]
+        assert all("unexpected form" in view.error for view in views)
 
 
 @given(odd=RESP, call=st.sampled_from([*CALLS, *TOLD]))

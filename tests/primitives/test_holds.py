@@ -98,6 +98,7 @@ async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> No
         assert not releasing.done()
         releasing.cancel()
         await asyncio.wait([releasing])
+        assert releasing.cancelled()
         await asyncio.sleep(1)
         assert locks.leases() == ()
         assert await free(on)

@@ -105,10 +105,16 @@ async def test_a_list_that_may_lack_something_is_an_error() -> None:
                 node.thaw()
 
 
-@pytest.mark.parametrize("kind", ["event", "latch", "barrier"])
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        *(("event", "a"), ("latch", "a 2"), ("barrier", "a 2"), ("multi_lock", "a b")),
+        *(("fair_lock", "a"), ("semaphore", "a 2"), ("rwlock", "a"), ("election", "a")),
+    ],
+)
 @in_virtual_time
-async def test_shared_state_is_inspected_under_its_name(kind: str) -> None:
+async def test_what_is_inspected_has_its_kind_and_its_name(kind: str, given: str) -> None:
+    words = [int(word) if word.isdigit() else word for word in given.split()]
     async with asynclock.connect("memory://", prefix="app:") as locks:
-        state = locks.event("a") if kind == "event" else getattr(locks, kind)("a", 2)
-        found = await state.inspect()
+        found = await getattr(locks, kind)(*words).inspect()
     assert (found.name, found.kind) == ("a", kind)

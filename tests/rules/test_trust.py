@@ -158,6 +158,8 @@ def test_since_when_a_node_remembers() -> None:
     assert known.remembers_from == pytest.approx(4002.0)
     met(known, OLD, 5100.0)
     assert known.remembers_from == pytest.approx(4002.0), "it has kept all since then"
+    assert known.remembers(known.remembers_from)
+    assert not known.remembers(4001.9)
     met(known, replace(PROMOTED, run_id="two", marked=5.0), 5200.0)
     assert known.remembers_from == pytest.approx(5197.0)
 

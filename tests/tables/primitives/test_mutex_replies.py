@@ -399,6 +399,12 @@ test_a_batch_in_memory, test_a_batch = played("""
       lock(a b aq bq bc) batch 1 me you floor=now late=now-1 -> 1 [1 [-1 *]]
       GET a,b -> - -
 
+    a batch gives fences above the counters, whether these have reached its floor or not
+      still
+      SET bc now
+      SET dc now-1
+      lock(b d bq dq bc dc) batch 0 me him floor=now -> 0 [now+1 now]
+
     a batch overlooks waiters that died
       SET l holder PX TTL
       lock wait t1 1000
