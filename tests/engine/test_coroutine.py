@@ -19,7 +19,6 @@ from tests.engine.kinds import calls
 from tests.engine.test_lease_ends import complaints
 from tests.waiting import go_through, until
 
-pytestmark = pytest.mark.usefixtures("small_heap")
 Call = Callable[[asynclock.LockManager], "asynclock.AcquireContext[Any]"]
 CALLS = calls("strict", "one of two", "several")
 

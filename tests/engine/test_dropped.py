@@ -17,8 +17,6 @@ from asynclock.testing import until as found
 from tests.patient import connect_to as connect
 from tests.waiting import until
 
-# All of the heap may take the collector longer than the ttl.
-pytestmark = pytest.mark.usefixtures("small_heap")
 who = contextvars.ContextVar("who", default="nobody")
 
 TTL = 1.2
