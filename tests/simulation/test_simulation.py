@@ -44,7 +44,9 @@ CAUGHT_LATE = {
     "a_flush_goes_unseen": 95,
     "a_jump_of_a_clock_goes_unseen": 21,
     "a_loss_interrupts_no_body": 23,
+    "a_renewal_extends_the_key_of_another": 35,
     "an_extension_in_flight_is_forgotten": 512,
+    "jumps_without_quarantine": 37,
     "write_back_skipped": 18,
 }
 """Sabotages that few schedules notice, and the seed from which they are played."""
