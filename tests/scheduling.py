@@ -18,10 +18,12 @@ LONG = re.compile(
     r"|test_the_rules_tests_catch|test_a_night_with_the_page|test_ctrl_c_at_any_moment"
     r"|test_a_rolling_restart_|test_a_step_from_the_first|test_planted_misconfigurations"
     r"|test_applications\.py::test_it_goes_right|tests/model/.*\[(K6|J2)\]"
-    r"|test_a_handler_that_raises_leaves_nothing_held|test_random_schedules"
+    r"|test_a_handler_that_raises_leaves_nothing_held|test_random_schedules|test_whose_ticket_was"
+    r"|tests/benchmarks/test_(runner|workers)|test_the_installed_tools|test_settings_that_differ"
+    r"|test_lost_quorum_ends|test_closed_standard_files|test_celery|test_what_goes_on_outlives"
 )
-"""What takes half a minute, and two tests that wait for the compiler. It begins early: begun last,
-one of them would run alone while the other workers have nothing left to do."""
+"""What takes ten seconds or more, and two tests that wait for the compiler. It begins early: begun
+last, one of them would run alone while the other workers have nothing left to do."""
 
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
