@@ -321,7 +321,8 @@ class Readiness:
                 return False
             # A stalled link, or one that is not confirmed, reports no change when it works again.
             limits = [until, now + nodes.nodes[0].settings.node_timeout]
-            limits += [node.votes_from for node in nodes.nodes if node.votes_from > now]
+            quarantined = (node for node in nodes.nodes if node.state(now) == "quarantined")
+            limits += [node.votes_from for node in quarantined]
             await self._change(min(limits))
         return True
 

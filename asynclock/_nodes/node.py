@@ -32,7 +32,7 @@ class NodeSettings:
     guard_first: bool
     """Whether the restart guard also applies on first contact (not on a single node)."""
     clock_guard: bool
-    disks_kept: bool = False
+    disks_kept: bool
     """Whether the operator promises that no node loses its disk, or runs without it."""
     record_key: str = ""
     """The key of the record of the fleet's set of nodes; "" if nodes are not compared with it."""

@@ -25,7 +25,7 @@ end
 local function keep_reader(key, owner, ttl)
   local left = redis.call('PTTL', key)
   redis.call('ZADD', key, 'GT', ms + ttl, owner)
-  if left < ttl then redis.call('PEXPIRE', key, ttl) end
+  redis.call('PEXPIRE', key, math.max(left, ttl))
   return left
 end
 

@@ -190,8 +190,8 @@ class _Walk(ast.NodeVisitor):
                 return  # for type checkers
             case "lru_cache" | "functools.lru_cache":
                 return  # how much is kept can't be seen
-            case "cast":
-                self._visit_all(node.args[1:])  # so is the first one
+            case "cast" | "ContextVar":  # a type and a name, which nothing reads
+                self._visit_all([*node.args[1:], *node.keywords])
                 return
             case "zip":
                 self._visit_all(node.args)  # `strict` is an assert, too

@@ -143,7 +143,7 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
     three = on.locks.semaphore("pool", 5).several(3)
     on.slow(0.01)
     began = now()
-    hold = await three.acquire()
+    hold = await three.acquire(timeout=1)
     assert now() - began < 0.03  # a trip takes 0.02
     assert len(hold.fences) == 3
     began = now()
@@ -157,7 +157,18 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
     async with on.connect() as others, others.semaphore("one", 1):
         began = now()
         assert await on.locks.semaphore("one", 1).several(1).try_acquire() is None
-        assert now() - began < 0.05, "a trip to the gate, and one for the permit"
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await on.locks.semaphore("one", 1).several(1).acquire(timeout=0)
+        assert now() - began < 0.09, "each: a trip to the gate, and one for the permit"
+        waiting = [start(on.locks.semaphore("one", 1).several(1).acquire())]
+        await asyncio.sleep(1)
+        refused = on.locks.statistics().refused
+        await until(lambda: on.locks.statistics().refused > refused)  # and not soon again
+        waiting.append(start(on.locks.semaphore("one", 1).several(1).acquire()))
+        await asyncio.sleep(0.1)
+        assert on.locks.statistics().refused == refused + 1, "it waits behind the other task"
+        for one in waiting:
+            await call_off(one)
 
 
 # ---- holds that are dropped ----------------------------------------------------------------------

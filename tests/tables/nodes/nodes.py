@@ -73,7 +73,12 @@ class Hand:
     """The node, and the next results of its attempts to connect."""
 
     def __init__(self, **settings: Any) -> None:
-        usual = {"restart_guard": True, "guard_first": True, "clock_guard": True}
+        usual = {
+            "restart_guard": True,
+            "guard_first": True,
+            "clock_guard": True,
+            "disks_kept": False,
+        }
         self.results: asyncio.Queue[Facts | Exception] = asyncio.Queue()
         self.heard: list[str] = []
         self.events: list[Event] = []

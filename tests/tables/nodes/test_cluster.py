@@ -28,7 +28,7 @@ class Cluster:
 
     round_trip: float | None = None
     settings = NodeSettings(
-        NODE_TIMEOUT, 10.0, restart_guard=True, guard_first=True, clock_guard=True
+        NODE_TIMEOUT, 10.0, restart_guard=True, guard_first=True, clock_guard=True, disks_kept=False
     )
     address = "10.0.0.1:7000"
 

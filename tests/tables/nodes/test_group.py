@@ -272,7 +272,9 @@ async def nowhere(*_: Any) -> Any:
 
 def watched() -> tuple[Hand, WatchedNode]:
     """A primary that is connected, and what is heard of its link."""
-    settings = NodeSettings(0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True)
+    settings = NodeSettings(
+        0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True, disks_kept=False
+    )
     hand, node = Hand(), WatchedNode("s", nowhere, settings, Observers())
     hand.node, node.tracking = node, True
     link: Any = HandLink(hand)

@@ -269,7 +269,9 @@ async def test_a_primary_has_on_its_disk_only_what_it_did_not_miss(
         return left
 
     monkeypatch.setattr(primaries, "leave_mark", leaves)
-    settings = NodeSettings(0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True)
+    settings = NodeSettings(
+        0.25, 10.0, restart_guard=True, guard_first=True, clock_guard=True, disks_kept=False
+    )
     dialer, link = primaries.PrimaryDialer(settings, (), Acks(), "mark"), Any
     facts, _ = await dialer._marked(link, Facts(run_id="one", durable=True), "mark", 3, "")  # type: ignore[arg-type]
     assert (facts.durable, facts.marked, facts.promoted) == (False, marked, promoted)
