@@ -141,7 +141,6 @@ _FORGET = (
     ("SCRIPT", "FLUSH"),
 )
 _IDENTITY = (("CONFIG", "GET", "*"), ("ACL", "LIST"))
-_TIMEOUT = 2.0
 
 
 class WarmServers:
@@ -191,5 +190,5 @@ class WarmServers:
     async def _renew(self, server: LocalServer) -> list[Any]:
         from asynclock.testing.servers import ask_all
 
-        replies = await ask_all(server.endpoint, [*_FORGET, *_IDENTITY], timeout=_TIMEOUT)
+        replies = await ask_all(server.endpoint, [*_FORGET, *_IDENTITY])
         return replies[len(_FORGET) :]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from asynclock.testing.load import Load, quantile, run_load
+from asynclock.testing.load import Load, processor_seconds, quantile, run_load
 from tests.waiting import in_virtual_time
 
 ENOUGH = 200
@@ -87,8 +87,26 @@ async def test_a_lock_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_bodies_that_overlap_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await of(NoLock(monkeypatch), "a", "a")).overlaps > 0
+    assert (await of(NoLock(monkeypatch), "a", "a")).overlaps == ENOUGH // 2
     assert (await of(NoLock(monkeypatch), "a", "b")).overlaps == 0
+
+
+async def test_where_no_names_are_equal_a_body_is_not_interrupted() -> None:
+    """The processor's time, of the load alone, is measured without the tasks that would run."""
+    others: list[object] = []
+
+    class Alone:
+        async def acquire(self, name: str) -> None:
+            asyncio.get_running_loop().call_soon(others.append, name)
+
+        async def release(self, _lease: None) -> None:
+            assert not others
+            await asyncio.sleep(0)
+            others.clear()
+
+    load = await run_load(Alone(), ["a"], 0.01)
+    assert (load.errors, load.bodies) == ({}, [])
+    assert load.cpu <= load.seconds + 0.1 < processor_seconds()
 
 
 async def test_errors_are_counted_by_type_and_no_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,17 +177,20 @@ async def test_waits_cycles_and_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load.seconds == 21.5
 
 
+@pytest.mark.parametrize(("seconds", "unfinished"), [(2.0, 0), (2.1, 1)])
 @in_virtual_time
-async def test_a_call_that_ends_within_the_grace_is_finished() -> None:
+async def test_a_call_that_ends_within_the_grace_is_finished(
+    seconds: float, unfinished: int
+) -> None:
     class Slow:
         async def acquire(self, _name: str) -> None:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(seconds)
 
         async def release(self, _lease: None) -> None:
             pass
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.perf_counter", asyncio.get_running_loop().time)
-        load = await run_load(Slow(), ["a"], 0.05, grace=30.0)
-    assert (load.unfinished, len(load.cycles), load.count) == (0, 1, 0)
-    assert load.seconds < 30.0
+        load = await run_load(Slow(), ["a"], 0.05)
+    assert (load.unfinished, len(load.cycles), load.count) == (unfinished, 1 - unfinished, 0)
+    assert load.seconds < 2.0

@@ -133,6 +133,7 @@ def test_the_entry_point_is_enough_and_the_server_can_be_chosen(tmp_path):
     source = "def test_it(asynclock_nodes): assert asynclock_nodes[0].binary.kind == 'valkey'"
     option = f"--asynclock-server-binary={chosen}"
     assert "1 passed" in run(tmp_path, source, option, entry_point=True)
+    assert "(default: the first one found)" in " ".join(run(tmp_path, source, "--help").split())
 
 
 def test_loading_the_plugin_imports_nothing_else_of_the_package():

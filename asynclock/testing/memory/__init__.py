@@ -169,8 +169,8 @@ class MemoryClient:
         self._node = node
         self._reader = hiredis.Reader()
         self.tracking = self.caching = False
-        self.life = 0
-        """The number of the node's process that this is connected to."""
+        self.life: object = None
+        """The node's process that this is connected to."""
         # Requests travel in an empty context; replies arrive in the context of the client.
         requests = Stream(loop, route, self._arrived, contextvars.Context())
         self.transport: MemoryTransport = MemoryTransport(protocol, requests.send)
@@ -233,8 +233,6 @@ class MemoryNode:
         self._entropy = entropy
         self._shift = 0.0
         self._clients: dict[MemoryClient, None] = {}
-        self._lives = 0
-        """The number of the node's present process; each restart begins a new one."""
         self._inbox: list[tuple[MemoryClient, bytes]] = []
         self._scripts: dict[bytes, bytes] = {}
         self._watchers: dict[bytes, dict[MemoryClient, None]] = {}
@@ -242,7 +240,8 @@ class MemoryNode:
         self._born()
 
     def _born(self) -> None:
-        self._lives += 1
+        self._life = object()
+        """The node's present process; each restart begins a new one."""
         self.run_id: str = self._entropy(20).hex()
         self._since = self.wall()
         self._scripts.clear()
@@ -314,7 +313,7 @@ class MemoryNode:
             raise ConnectionRefusedError(f"{self.name} is down")
         protocol = factory()
         client = MemoryClient(self, protocol, route or Route())
-        client.life = self._lives
+        client.life = self._life
         self._clients[client] = None
         protocol.connection_made(client.transport)
         return protocol
@@ -325,7 +324,7 @@ class MemoryNode:
 
     def arrived(self, client: MemoryClient, data: bytes) -> None:
         """Take bytes of a client; no bytes mean that it has hung up."""
-        if client.life != self._lives:
+        if client.life is not self._life:
             return  # the connection was to a process that has ended
         if self.frozen:
             self._inbox.append((client, data))

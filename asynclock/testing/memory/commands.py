@@ -133,9 +133,9 @@ def execute(space: Keyspace, words: Words) -> Any:
     if known is None:
         raise ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
     function, reads = known
-    if reads and len(words) > 1:
-        space.read(words[1])
     try:
+        if reads:
+            space.read(words[1])
         return function(space, words[1:])
     except (IndexError, ValueError) as error:
         raise ReplyError(f"ERR {error or 'wrong arguments'}") from None

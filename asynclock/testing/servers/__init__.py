@@ -90,15 +90,13 @@ def _compiler() -> str:
 def _library() -> Path:
     compiler = _compiler()
     target = new_folder("clock") / "clock_shift.so"
-    built = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if built.returncode:
-        raise ConfigurationError(f"clock jumps: {compiler} failed: {built.stderr.strip()}")
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)]
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(
+            f"clock jumps: {compiler} failed: {error.stderr.strip()}"
+        ) from None
     return target
 
 

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -108,9 +109,8 @@ class ServerProcess:
                 os.killpg(self.pid, number)
 
     def _stopped(self) -> bool:
-        if not hasattr(os, "waitid"):  # macOS before Python 3.13: trust the signal
-            return True
-        with contextlib.suppress(ChildProcessError):
+        # Without waitid (macOS before Python 3.13), trust the signal.
+        with contextlib.suppress(AttributeError, ChildProcessError):
             status = os.waitid(
                 os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
             )
@@ -190,12 +190,13 @@ class ReservedPort:
 
 
 _WATCHER = """
+exec >/dev/null 2>&1
 read -r _
 for file in "$1"/*/pid; do
-    [ -r "$file" ] && { read -r group <"$file"; kill -9 "-$group" 2>/dev/null; }
+    [ -r "$file" ] && { read -r group <"$file"; kill -9 "-$group"; }
 done
 for file in "$1"/*/container; do
-    [ -r "$file" ] && { read -r name <"$file"; docker rm --force "$name" >/dev/null 2>&1; }
+    [ -r "$file" ] && { read -r name <"$file"; docker rm --force "$name"; }
 done
 command -p rm -rf "$1"  # found whatever PATH is
 """
@@ -207,15 +208,13 @@ _workspace: _Workspace | None = None
 class _Workspace:
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.count = 0
+        self.numbers = itertools.count()
         # Short, because a Unix socket's path inside it must not exceed 104 to 108 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="alk-"))
         read_end, self._pipe = os.pipe()
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHER, "asynclock-testing-watcher", str(self.root)],
             stdin=read_end,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         os.close(read_end)
@@ -242,8 +241,7 @@ def new_folder(name: str) -> Path:
     with _lock:
         if _workspace is None:
             _workspace = _Workspace()
-        _workspace.count += 1
-        folder = _workspace.root / f"{_workspace.count}-{name}"
+        folder = _workspace.root / f"{next(_workspace.numbers)}-{name}"
     folder.mkdir()
     return folder
 
