@@ -26,7 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-_HELP = {"-h", "--help"}
 
 COMMANDS = {
     "run": "._app",
@@ -121,8 +120,7 @@ def _run(arguments: Sequence[str]) -> object:
     _add_commands(arguments)
     raise_on_ctrl_c()
     program: Any = typer.main.get_command(app)
-    if not arguments or not _HELP.isdisjoint(arguments):
-        _hide_types_of_flags(program)
+    _hide_types_of_flags(program)
     try:
         return program(list(arguments), prog_name="asynclock", standalone_mode=False)
     except _MISTAKES as error:

@@ -355,10 +355,9 @@ def clock(server: Probe, _: Purpose) -> Found:
         yield about(server, "clock-jumped", seconds=server.jumped)
     elif abs(server.rate) > RATE:
         yield about(server, "clock-rate", rate=server.rate)
-    offset = abs(server.offset or 0.0)
-    if offset > OFFSET:
-        severity = Severity.ERROR if offset > FLOOR_AHEAD else Severity.WARNING
-        yield about(server, "clock-offset", severity=severity, seconds=server.offset)
+    if (offset := server.offset) is not None and abs(offset) > OFFSET:
+        severity = Severity.ERROR if abs(offset) > FLOOR_AHEAD else Severity.WARNING
+        yield about(server, "clock-offset", severity=severity, seconds=offset)
 
 
 def replicas(server: Probe, purpose: Purpose) -> Found:
@@ -513,7 +512,7 @@ def _number(groups: Sequence[Sequence[Probe]]) -> Found:
     reached = sum(any(server.down is None for server in group) for group in groups)
     if count == 2:
         yield finding("two-nodes")
-    elif count > 2 and count % 2 == 0:
+    elif count % 2 == 0:
         spare = (count - 1) // 2
         yield finding("even-number", count=count, spare=spare, fewer=count - 1, more=count + 1)
     if count != 2 and reached < majority(count):

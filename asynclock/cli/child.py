@@ -37,8 +37,6 @@ class Terminal:
     @property
     def ours(self) -> bool:
         """Whether our process group is in the foreground."""
-        if self._fd < 0:
-            return False
         with contextlib.suppress(OSError):
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         return False
@@ -187,7 +185,8 @@ FORWARDED = (
 MIN_CHECK, MAX_CHECK = 0.01, 0.25
 """First and maximum seconds between two checks whether the command's group has ended."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_prctl: Callable[[int, int], object] = getattr(ctypes.CDLL(None), "prctl", lambda *_: None)
+"""Only Linux has it."""
 
 
 def hear_of_ends() -> None:
@@ -344,10 +343,9 @@ def _prepare(
         on_fork(os.getpid())  # its own group, see process_group
         if lend is not None:  # as shells do: a command that reads keys before that would be stopped
             lend(os.getpid())
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # the parent died before prctl
-                os.kill(os.getpid(), signal.SIGKILL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before prctl
+            os.kill(os.getpid(), signal.SIGKILL)
 
     return prepare
 

@@ -261,7 +261,7 @@ async def _in_cluster(url: str) -> Group:
             found.findings.append(finding("cluster-state", node=seed.address, address=seed.address))
         for line in reply[1].decode("utf-8", "replace").splitlines():
             words = line.split()
-            if "master" in words[2] and "fail" not in words[2] and len(words) > 8:
+            if "fail" not in words[2] and len(words) > 8:  # it has slots, and a replica has none
                 host, _, port = words[1].partition("@")[0].rpartition(":")
                 found.servers.append((seed.at(host or seed.host, int(port)), url))
         return found

@@ -271,7 +271,7 @@ async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -
         steps.append(trust.sample(clock, sent, received))
         if first is None:
             first = (low, high, sent)
-        elif received - first[2] > 0:
+        else:
             span = received - first[2]
             found.rate = max(0.0, (low - first[1]) / span) or min(0.0, (high - first[0]) / span)
         if received >= until:
@@ -398,12 +398,13 @@ def _listen(endpoint: Endpoint, context: ssl.SSLContext | None) -> bytes:
     """Connect, send PING if there is no TLS, and return the reply. Raises OSError."""
     with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain:
         if context is None:
-            plain.sendall(b"PING\r\n")
-            return plain.recv(64)
+            ping = b"PING\r\n"
+            plain.sendall(ping)
+            return plain.recv(len(ping))
         # In TLS 1.3 the server checks our certificate after the handshake has ended for us, and
         # resets a connection with unread bytes, which would hide the reason: so send nothing.
         with context.wrap_socket(plain, server_hostname=endpoint.host) as secure:
-            return secure.recv(64)
+            return secure.recv(1)
 
 
 # ---- The fence counters, on a large server from a sample -----------------------------------------

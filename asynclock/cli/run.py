@@ -203,7 +203,6 @@ class _Job:
         self._kills = wanted.on_loss == "kill"
         self._child: Child | None = None
         self._margin = 0.0
-        self._why = NOT_RENEWED
         self._stopped_by = 0
         """The signal that ended the wait for the lock; 0 without one."""
 
@@ -339,7 +338,7 @@ class _Job:
         released = await _released(lease)
         if lost or (self._kills and not released):
             if lease.lost_reason is None:  # otherwise the library has logged the loss
-                say(f"{self._name!r} was lost: {self._why}")
+                say(f"{self._name!r} was lost: {lost}")
             return Status.LOST
         if left:
             say(f"{self._name!r} was released, but processes that the command started go on")
@@ -374,29 +373,27 @@ class _Job:
 
     # when the lock is lost
 
-    async def _supervise(self, child: Child, lease: Lease, engine: Engine) -> bool:
-        """Wait for the command's end; return whether a loss of the lock ended it."""
+    async def _supervise(self, child: Child, lease: Lease, engine: Engine) -> str | None:
+        """Wait for the command's end; return why the lock was lost if that ended it."""
         grace = min(GRACE, lease.ttl / GRACE_SHARE) if self._kills else 0.0
         danger = asyncio.ensure_future(_danger(lease, grace))
         try:
             waits: set[asyncio.Future[Any]] = {child.done, danger}
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if child.done.done():
-                return self._kills and not lease.held
+                return NOT_RENEWED if self._kills and not lease.held else None
             if self._kills:
-                await self._end(child, lease, engine)
-                return True
+                return await self._end(child, lease, engine)
             say(f"{self._name!r} was lost; the command goes on (--on-loss warn)")
             await child.done
-            return False
+            return None
         finally:
             danger.cancel()
 
-    async def _end(self, child: Child, lease: Lease, engine: Engine) -> None:
+    async def _end(self, child: Child, lease: Lease, engine: Engine) -> str:
         left = lease.remaining()
         grace = max(0.0, left - KILL_MARGIN * lease.ttl) if left else GRACE_WHEN_LOST
         over = any(one.valid_until >= one.renew_until for one in engine.renewals.grants())
-        self._why = HELD_TOO_LONG if over else NOT_RENEWED
         reason = f": {HELD_TOO_LONG}" if over else ""
         why = f"{self._name!r} can't be renewed{reason}: " if left else ""
         say(f"{why}the command gets SIGTERM now, and SIGKILL {grace:.1f} s later")
@@ -407,6 +404,7 @@ class _Job:
         await asyncio.wait([child.done], timeout=grace)
         child.send(signal.SIGKILL)
         await child.done
+        return HELD_TOO_LONG if over else NOT_RENEWED
 
 
 def _had(found: Inspection) -> str:

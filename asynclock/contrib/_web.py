@@ -215,7 +215,7 @@ class Requests:
 
         From then on they raise AcquireTimeoutError instead of waiting.
         """
-        if self._timer is None and not self._stopping:
+        if self._timer is None:
             self._look()
         work = Work(stopped=self._stopping)
         self._works.add(work)

@@ -316,6 +316,10 @@ CASES: dict[str, tuple[Plant, list[str]]] = {
             "error too-few-replicas",
         ],
     ),
+    "acknowledgements of the disk": (
+        Plant({"redis_version": "7.2"}, says={"WAITAOF": [1, 0]}, settings="durable = true"),
+        [],
+    ),
     # writes
     "out of memory": (
         Plant(says={"SET ": "OOM no room"}),
@@ -816,7 +820,8 @@ NASTY = Plant({"cluster_enabled": "1"}, says={"SET ": "STRANGE \x1b[31m\x07"}, n
 
 
 def test_findings_for_people(here: Here) -> None:
-    """What a server says commands no terminal."""
+    """What a server says commands no terminal. In a pipe no line is broken."""
+    here.patch.setenv("COLUMNS", "40")
     lines = doctor(here, NASTY).out.splitlines()
     assert lines[4:] == [
         "",
@@ -900,20 +905,29 @@ def test_each_primitive_is_used_and_its_keys_are_deleted(here: Here) -> None:
         assert re.match(r"shop:doctor-[0-9a-f]{16}|shop::#|[^:]+$", key)
 
 
+NO_LOCK = ["error cannot-lock: a lock could not be taken: "]
+USED_LATER = "multi-lock semaphore rwlock fair-lock election event latch barrier once".split()
+
+
 @pytest.mark.parametrize(
-    ("settings", "seconds"),
-    [("", 5.0), ("node_timeout = 0.25\nmax_ttl = 90", 5.0), ("node_timeout = 3", 10.0)],
+    ("settings", "at", "wanted", "seconds"),
+    [
+        ("", "lock", NO_LOCK, 5.0),
+        ("node_timeout = 0.25\nmax_ttl = 90", "lock", NO_LOCK, 5.0),
+        ("node_timeout = 3", "lock", NO_LOCK, 10.0),
+        ("", "multi_lock", [f"warning cannot-{one}: : no answer" for one in USED_LATER], 21.0),
+    ],
 )
 def test_a_node_that_is_mute_ends_the_trial(
-    settings: str, seconds: float, here: Here, tmp_path: Any
+    settings: str, at: str, wanted: list[str], seconds: float, here: Here, tmp_path: Any
 ) -> None:
-    """Nothing else is tried where no lock can be taken."""
+    """Nothing else is tried where no lock can be taken; each other primitive has two seconds."""
 
     def freeze(node: MemoryNode, _: Any) -> int:
         node.freeze()
         return 1
 
-    plant = Plant(says={"EVALSHA .*-lock": freeze}, settings=settings)
+    plant = Plant(says={f"EVALSHA .*-{at}": freeze}, settings=settings)
     ended = doctor(here, plant, "--json", file=tmp_path / "a.toml")
-    matches(found(ended), ["error cannot-lock: a lock could not be taken: "])
+    matches(found(ended), wanted)
     assert here.seconds == pytest.approx(seconds)

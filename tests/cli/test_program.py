@@ -78,6 +78,7 @@ async def test_version_and_completion(bare: Program) -> None:
 def test_a_mistake_is_one_clear_message(arguments: tuple[str, ...], here: Here) -> None:
     ended = here(*arguments)
     assert (ended.status, ended.out) == (64, "")
+    assert ("prefix" in ended.err) is ("--prefix" in arguments)
     assert ended.err
     assert "Traceback" not in ended.err
 

@@ -157,7 +157,8 @@ async def test_a_reader_of_our_messages_that_left_ends_nothing(
 
 
 async def test_the_locale_that_python_sets_is_not_handed_on(program: Program) -> None:
-    bare = {key: os.environ[key] for key in ("PATH",)}
+    kept = ("PATH", "COVERAGE_PROCESS_CONFIG")
+    bare = {key: os.environ[key] for key in kept if key in os.environ}
     bare |= {"PYTHONPATH": environment()["PYTHONPATH"], "ASYNCLOCK_CONFIG": str(program.config)}
     for more in ({"LC_ALL": ""}, {"LC_CTYPE": "C.UTF-8"}):
         command = [*ASYNCLOCK, "run", "j", "--", sys.executable, "-c", WHAT_A_C_PROGRAM_GETS]

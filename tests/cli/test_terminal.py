@@ -58,7 +58,11 @@ finally:
     ("command", "status", "shown"),
     [
         # One that reads keys would be stopped in the background.
-        ((sys.executable, "-c", "import os; print(os.tcgetpgrp(0) == os.getpgrp())"), 0, "True"),
+        (
+            (sys.executable, "-c", "import os; print('front:', os.tcgetpgrp(0) == os.getpgrp())"),
+            0,
+            "front: True",
+        ),
         (
             (sys.executable, "-c", "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"),
             137,

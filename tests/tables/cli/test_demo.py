@@ -99,9 +99,10 @@ def test_a_log_has_plain_lines() -> None:
 def test_a_terminal_shows_the_progress_of_an_act_in_orders() -> None:
     with Screen(out := console(force_terminal=True)) as screen:
         screen.nodes(["up", "killed", "up"])
+        screen.progress(Act(1, 4))
     assert "killed" in written(out)
+    assert "1  no lock" in written(out)
     assert screen._nodes.plain == "nodes  ● 1   ● 2 killed   ● 3   "
-    screen.progress(Act(1, 4))
     for act, colour in ((Act(1, 4, {0: 1}), "green"), (Act(1, 4, {0: 1, 1: 2}), "red")):
         screen.progress(act)
         (task,) = screen._bars.tasks

@@ -117,6 +117,7 @@ def test_a_group_that_has_ended_or_runs_as_another_user(
             raise error
 
         monkeypatch.setattr(os, "killpg", refuse)
+        proc.has(NUMBER, NUMBER, "Z" if runs else "S")
         assert Group(NUMBER).runs() is runs
 
 

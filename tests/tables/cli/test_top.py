@@ -375,6 +375,16 @@ def test_scrolling_sorts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- keys of a terminal --------------------------------------------------------------------------
+KEYS = {
+    **{f"\x1b{form}A": "up" for form in "[O"},
+    **{f"\x1b{form}B": "down" for form in "[O"},
+    **{f"\x1b{form}": "home" for form in ("[H", "OH", "[1~")},
+    **{f"\x1b{form}": "end" for form in ("[F", "OF", "[4~")},
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+}
+
+
 async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, read = [b""], os.read
 
@@ -394,11 +404,12 @@ async def test_keys_and_the_end_of_the_terminal(monkeypatch: pytest.MonkeyPatch)
                 return await asyncio.wait_for(keys.get(), 30)
 
             assert await after("s") == "s"
-            assert await after("\x1b[5~") == "page up"
-            assert await after("\x1b[F") == "end"
+            for typed, key in KEYS.items():
+                assert await after(typed) == key
             assert await after("\x1b") == "\x1b", "Escape itself"
-            os.write(ours, b"\x1b[Z")  # Shift-Tab, which nothing here knows
-            await until(lambda: b"\x1b[Z" in seen, "it is read")
+            for unknown in (b"\x1b[Z", b"\x1bx"):  # Shift-Tab, Alt-X
+                os.write(ours, unknown)
+                await until(lambda: unknown in seen, "it is read")  # noqa: B023
             assert await after("r") == "r", "no letters of a sequence"
         assert termios.tcgetattr(stdin) == before
         with top.pressed() as keys:
