@@ -22,6 +22,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -396,6 +397,15 @@ HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
 """The methods whose requests may be repeated anyway."""
 UNKEPT = Problem(410, "unkept-answer", "This was done; its answer is not kept")
+_key_lease: ContextVar[Lease | None] = ContextVar("_key_lease", default=None)
+
+
+def key_lease() -> Lease | None:
+    """Return the lease under which an idempotent endpoint runs; None for a request without a key.
+
+    Pass its `fence` to the store, which then refuses the late write of a run that lost its lease.
+    """
+    return _key_lease.get()
 
 
 class Idempotent:
@@ -430,7 +440,11 @@ class Idempotent:
         asked = sha256(head + b"\n" + await read()).hexdigest()
         async with locks.once(f"{KEYED}{name}", **self._settings) as run:
             if not run.done:
-                response = await handle()
+                before = _key_lease.set(run.lease)
+                try:
+                    response = await handle()
+                finally:  # the task may serve the next request, too
+                    _key_lease.reset(before)
                 _keep(run, asked, response)
                 return response
         return make(*_kept(run, asked))

@@ -63,11 +63,22 @@ from ._web import (
     RouteSettings,
     Source,
     health_of,
+    key_lease,
     problem_of,
     warn,
 )
 
-__all__ = ["Locked", "Locks", "health", "idempotent", "lifespan", "locked", "locks_of", "setup"]
+__all__ = [
+    "Locked",
+    "Locks",
+    "health",
+    "idempotent",
+    "key_lease",
+    "lifespan",
+    "locked",
+    "locks_of",
+    "setup",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,19 +4,29 @@ No `from __future__ import annotations` here: FastAPI would not find the names o
 """
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
+import httpx
 import pytest
 from aiohttp import web
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
+from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
 from asynclock.errors import ConfigurationError
 from tests.contrib.conftest import Start
 
-PAY = "/pay"
+PAY, SHIP = "/pay", "/ship"
+
+
+def seen(status: bytes, stock: Lease, lease: Lease | None) -> tuple[str, int]:
+    """Return what an endpoint tells of its two leases, with the status that the client wants."""
+    assert stock.name == "stock"
+    assert stock.held
+    assert lease is None or (lease.held and lease.task is asyncio.current_task())
+    return str(lease and lease.fence), int(status or 200)
 
 
 def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
@@ -24,6 +34,14 @@ def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
     for_fastapi.setup(app, *nodes, **settings)
     route = for_fastapi.idempotent(scope=lambda request: request.headers.get("user", ""))
     router = APIRouter(route_class=route)
+
+    @router.api_route(SHIP, methods=["GET", "POST"])
+    async def ship(
+        request: Request,
+        stock: Annotated[Lease, for_fastapi.Locked("stock")],
+        lease: Annotated[Lease | None, Depends(for_fastapi.key_lease)],
+    ) -> Response:
+        return Response(*seen(await request.body(), stock, lease))
 
     @router.api_route(PAY, methods=["GET", "POST"])
     async def pay(request: Request) -> Response:
@@ -50,6 +68,12 @@ def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
     app = web.Application()
     for_aiohttp.setup(app, *nodes, **settings)
 
+    @for_aiohttp.idempotent()
+    @for_aiohttp.locked("stock")
+    async def ship(request: web.Request, stock: Lease) -> web.StreamResponse:
+        text, status = seen(await request.read(), stock, for_aiohttp.key_lease())
+        return web.Response(text=text, status=status)
+
     @for_aiohttp.idempotent(scope=lambda request: request.headers.get("user", ""))
     async def pay(request: web.Request) -> web.StreamResponse:
         text = await request.text()
@@ -72,6 +96,7 @@ def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
         return web.Response(text=paid, status=201, content_type="text/x-paid")
 
     app.router.add_route("*", PAY, pay)
+    app.router.add_route("*", SHIP, ship)
     return app
 
 
@@ -105,6 +130,24 @@ async def test_the_first_answer_is_repeated(start: Start, framework: str) -> Non
         assert [(await service.client.get(PAY, headers=key)).text for _ in range(2)] == [" 6", " 7"]
         for one in [await ask("empty", "e") for _ in range(2)]:
             assert (one.status_code, one.content) == (202, b"")
+
+
+async def test_a_handler_gets_the_lease_of_the_key(start: Start, framework: str) -> None:
+    async with start(MAKERS[framework]) as service:
+        key = {"Idempotency-Key": "k"}
+        failed, first, again = [
+            await service.client.post(SHIP, content=status, headers=key)
+            for status in (b"503", b"201", b"201")
+        ]
+        assert [one.status_code for one in (failed, first, again)] == [503, 201, 201]
+        assert 0 < int(failed.text) < int(first.text) == int(again.text)
+        assert (await service.client.post(SHIP)).text == "None"
+        assert (await service.client.get(SHIP, headers=key)).text == "None"
+        if framework == "fastapi":  # a client in the task that serves the request
+            transport = httpx.ASGITransport(service.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+                assert int((await client.post(SHIP, headers=key | {"user": "bob"})).text) > 0
+            assert for_fastapi.key_lease() is None
 
 
 async def test_while_the_first_one_is_answered_others_come_back_later(
@@ -163,6 +206,14 @@ def test_openapi_shows_what_a_client_may_send_and_get() -> None:
     assert (header["name"], header["in"]) == ("Idempotency-Key", "header")
     assert "in-progress" in paths["post"]["responses"]["409"]["description"]
     assert "parameters" not in paths["get"]
+    ship = app.openapi()["paths"][SHIP]  # the lock is told of, too, but not the dependencies
+    assert {method: [*one.get("parameters", [])] for method, one in ship.items()} == {
+        "get": [],
+        "post": [header],
+    }
+    assert {"get": {"200", "409", "503"}, "post": {*paths["post"]["responses"]}} == {
+        method: set(one["responses"]) for method, one in ship.items()
+    }
 
 
 async def owner(_request: object) -> str:

@@ -248,6 +248,7 @@ async def put(
     request: Request,
 ) -> int:
     assert_type(for_fastapi.locks_of(request), asynclock.LockManager)
+    assert_type(for_fastapi.key_lease(), asynclock.Lease | None)
     return stamp.fence
 
 
@@ -267,6 +268,7 @@ inner.router.add_get("/health/locks", for_aiohttp.health)
 
 async def found(request: web.Request) -> None:
     assert_type(for_aiohttp.locks_of(request), asynclock.LockManager)
+    assert_type(for_aiohttp.key_lease(), asynclock.Lease | None)
     assert_type(request.app[for_aiohttp.LOCKS], asynclock.LockManager)
 
 
