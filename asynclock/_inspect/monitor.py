@@ -161,7 +161,7 @@ class Monitor:
                 continue
             since = (view.since if view else None) or one.since
             seen.since, seen.exact = wall if since is None else since, since is not None
-            if self._refreshed:
+            if self._refreshed and not seen.agreement.rests:
                 self.counts["acquired"] += 1
         self.leases = leases
         for lease in before.values():
@@ -181,6 +181,8 @@ def _ending(lease: SeenLease, unseen: float) -> str:
     two looks.
     """
     left = lease.found.remaining or 0.0
+    if lease.agreement.rests:
+        return ""  # its holder released it before
     if left - unseen >= NEARLY_EXPIRED:
         return "released"
     if unseen > GAP:

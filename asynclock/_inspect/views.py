@@ -44,6 +44,12 @@ def title(found: Inspection) -> str:
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
 
 
+def counted(at_rest: Sequence[bool]) -> str:
+    """Return how many names are held and how many rest, in words."""
+    resting = at_rest.count(True)
+    return f"{len(at_rest) - resting} held{f', {resting} at rest' * bool(resting)}"
+
+
 MANY = MOST_WAITERS // 2
 """From this number on, more may wait: dead ones may be among those that a node was asked for."""
 
@@ -130,11 +136,16 @@ class Agreement(NamedTuple):
         return f"{self.kept if self.held else 0}/{self.size}"
 
     @property
+    def rests(self) -> bool:
+        """Whether the name rests, so that nobody has it."""
+        return self.leading is not None and rests(self.leading.owner)
+
+    @property
     def note(self) -> str:
         """What is unusual about the lease."""
         unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
         missing = f"not on {self.missing} of {self.size} nodes"
-        at_rest = "rests" * rests(self.leading.owner if self.leading else None)
+        at_rest = "rests" * self.rests
         notes = [at_rest, unknown * self.undecided, self.odd, missing * bool(self.missing)]
         return ", ".join(filter(None, notes))
 

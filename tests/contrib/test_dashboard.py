@@ -248,6 +248,19 @@ async def test_a_picture_as_a_whole(locks: asynclock.LockManager) -> None:
     }""")
 
 
+async def test_a_name_that_rests_is_shown_and_not_held(locks: asynclock.LockManager) -> None:
+    await (await locks.lock("jobs", at_least=600.0).acquire()).release()
+    async with client_for(locks) as client, locks.lock("other"):
+        taken = (await client.get("/state", params={"lock": "jobs", "sort": "name"})).json()
+    check(taken, "page")
+    row, other = taken["locks"]
+    assert (taken["held"], other["note"]) == (1, "")
+    ((lease,),) = [kind["leases"] for kind in taken["lock"]["kinds"]]
+    for one in (row, lease):
+        assert (one["note"], one["holder"], one["ours"]) == ("rests", LABEL, False)
+        assert 590 < one["remaining"] <= 600
+
+
 async def test_who_waits_in_other_processes(urls: list[str]) -> None:
     async with (
         asynclock.connect(*urls, **PATIENT, label=LABEL) as locks,

@@ -96,6 +96,9 @@ async def test_what_happened_between_two_looks_is_counted() -> None:
         await before.release()
         before = await others.lock("before").acquire()  # another lease of the same name
         await seen(acquired=3, released=2)
+        await (await locks.lock("rests", at_least=5.0).acquire()).release()
+        await seen(acquired=3, released=2)
+        assert len(monitor.leases) == 3
         for _ in range(13):
             await asyncio.sleep(1.0)
             await monitor.refresh(locks)

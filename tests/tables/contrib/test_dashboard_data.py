@@ -303,6 +303,7 @@ def lease(*owners: str | None, name: str = "a", kind: str = "lock", part: str = 
         ((OTHER, ONE, OTHER), ("host-b:1", 2, False, False), "nodes disagree"),
         ((ONE, None, None), ("host-a:1", 1, False, False), "no quorum"),
         ((ONE, ONE, ONE), ("host-a:1", 3, True, True), ""),
+        ((f"#rests:{ONE}",) * 3, ("host-a:1", 3, True, False), "rests"),
     ],
 )
 def test_what_nodes_disagree_about_is_shown_as_it_is(
