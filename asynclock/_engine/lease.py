@@ -68,8 +68,7 @@ class Lease(_settings.Answering):
         self.owner: str = grant.owner
         """The random id stored in Redis, with the label of this process."""
         self.fence: int = fence
-        """Fencing token; rises with every lease on this name. Pass it to the store, which must
-        reject lower ones."""
+        """Fencing token; rises with every lease on this name. A store must reject lower ones."""
         self._acquired_at: float = now
         self._engine = engine
         self._grant: Grant | None = grant

@@ -104,10 +104,10 @@ def attributes(tree: ast.ClassDef) -> Iterator[Member]:
 
 
 def docstring(doc: str, *, whole: bool = False) -> str:
-    """Return a docstring in the words for threads: its first line, or the `whole`."""
-    text = for_threads(doc) if whole else for_threads(doc).partition("\n")[0]
-    text = text.replace(". ", ".\n\n", 1) if "\n" in text else text
-    return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
+    """Return a docstring in the words for threads: its first line, or the `whole` on one line."""
+    text = for_threads(doc)
+    text = " ".join(text.split()) if whole else text.partition("\n")[0]
+    return f'"""{text}"""'
 
 
 def asynchronous(cls: str) -> type:
@@ -177,12 +177,11 @@ def method(one: Member, *, manager: bool) -> str:
             value = "decorated(self, function)"
             head = head.replace("Awaitable[R]", "R")
         elif one.name == "resume":
-            value = f"Lock(self, inner={theirs})._obtain({later})"
+            value = f"Lock(self, {theirs})._obtain({later})"
         elif "L" in returned.split() or (returned == "Lease" and "lease" in parameters):
             value = f"self.{OBTAINED_BY.get(one.name, '')}_obtain({later})"
         elif returned in BASES:
-            place = "self.asynchronous()" if manager else theirs
-            value = f"{returned}({ours}, inner={place}.{one.name}({passed}))"
+            value = f"{returned}({ours}, {value}({passed}))"
         elif returned != one.type:
             value = f"{ours}.call(lambda: listed({value}({passed})))"
         elif isinstance(one.node, ast.AsyncFunctionDef):
@@ -191,9 +190,9 @@ def method(one: Member, *, manager: bool) -> str:
         else:
             value = f"self.call(lambda: answer({later}))" if manager else f"{value}({passed})"
     if returned == "Lease | None" and one.node is None:
-        value = f"None if {value} is None else Lease({ours}, inner={value})"
+        value = f"None if {value} is None else Lease({ours}, {value})"
     if returned == "tuple[Lease, ...]":
-        value = f"tuple(Lease({ours}, inner=one) for one in {value})"
+        value = f"tuple(Lease({ours}, one) for one in {value})"
     result = value if returned == "None" else f"return {value}"
     body = textwrap.indent(f"{docstring(one.doc, whole=one.node is None)}\n{result}", "    ")
     return f"{head} -> {returned}:\n{body}"
