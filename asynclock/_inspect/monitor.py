@@ -134,6 +134,11 @@ class Monitor:
         self.survey: Survey = Survey([])
         self._refreshed = False
 
+    @property
+    def held(self) -> int:
+        """Number of leases that somebody has; a name that rests is nobody's."""
+        return sum(not one.agreement.rests for one in self.leases.values())
+
     async def refresh(self, locks: LockManager) -> None:
         """Ask all nodes once more."""
         found = self.survey = await survey(node_access(locks))

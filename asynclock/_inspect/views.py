@@ -44,12 +44,6 @@ def title(found: Inspection) -> str:
     return f"{found.name} [{' '.join(filter(None, (found.kind, found.part)))}]"
 
 
-def counted(at_rest: Sequence[bool]) -> str:
-    """Return how many names are held and how many rest, in words."""
-    resting = at_rest.count(True)
-    return f"{len(at_rest) - resting} held{f', {resting} at rest' * bool(resting)}"
-
-
 MANY = MOST_WAITERS // 2
 """From this number on, more may wait: dead ones may be among those that a node was asked for."""
 

@@ -127,13 +127,13 @@ class Run(_settings.Answering):
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it.
 
-        A quorum keeps the result, only while this run has the lock, also if the block ends with an
+        A quorum keeps the result while this run has the lock, also if the block ends with an
         exception or a cancellation, which takes effect afterwards. If it can't be kept, the end of
-        the block raises LeaseLostError (the lease was lost, or a later run has begun), or
+        the block raises LeaseLostError (the lease was lost, or a later run has begun) or
         QuorumUnavailableError (too few nodes answered until the lease ended: it may be kept), or
-        adds a note to the exception of the block. Raises ConfigurationError if `value` is neither
-        JSON nor bytes, or has more than 65,536 bytes (as JSON in UTF-8) or 100 levels: the next run
-        does the work again. Raises RuntimeError if a result is kept already.
+        adds a note to the block's exception. Raises ConfigurationError if `value` is neither JSON
+        nor bytes, or has over 65,536 bytes or 100 levels: the next run does the work again. Raises
+        RuntimeError if a result is kept already.
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")
@@ -226,10 +226,9 @@ class Once(Acquirable[Run]):
 
     Of all calls with one key, in all processes, one runs its body, under the mutex `lock(key)`. The
     others wait for its result. If a body ends without `run.finish`, the next one runs. This also
-    decorates async functions, whose result is kept. At most one result is kept, and nobody gets
-    another one. A body may run twice: if its process dies or loses the lease between the effect and
-    the end of the block, or if a majority of nodes loses the result before its time is over. Fences
-    rise, so a store that checks `run.fence` refuses late writes of the first.
+    decorates async functions. At most one result is kept. A body may run twice: if its process dies
+    or loses the lease between the effect and the end of the block, or if a majority of nodes loses
+    the result too early. A store that checks `run.fence` refuses late writes of the first.
     """
 
     __slots__ = ("_for_key", "_lease", "_register")

@@ -252,6 +252,19 @@ class Holding(Face):
         self._thread = threading.get_ident()
 
     @property
+    def fence(self) -> int:
+        """Fencing token; rises with every lease on this name. A store must reject lower ones.
+
+        If a result of `once` is kept, that of the run that made it.
+        """
+        return cast("int", self._inner.fence)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
+        return cast("bool", self._inner.held)
+
+    @property
     def part(self) -> str | None:
         """Which part of the name is held, for a store that tells them apart; None for the whole."""
         return getattr(self._inner, "part", None)

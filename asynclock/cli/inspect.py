@@ -12,7 +12,7 @@ from .._engine.inspection import Inspection, NodeView, Waiter
 from .._inspect.monitor import lacking_rights
 from .._inspect.survey import SharedState, Survey, survey
 from .._inspect.takeback import digits
-from .._inspect.views import Agreement, as_json, counted, origin, queue_as_json, queued, title
+from .._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
 from .._primitives.semaphore import WINDOW
 from ..errors import ConfigurationError
 from ..manager import LockManager, node_access
@@ -144,7 +144,8 @@ def _show_all(found: Survey, json: bool, nodes: int) -> None:
         SPARE,
     )
     shared = f", {len(found.states)} shared" if found.states else ""
-    print_text(f"{counted([one.rests for one in found.held])}{shared}{found.shortfall(nodes)}")
+    held = sum(not one.rests for one in found.held)
+    print_text(f"{held} held{shared}{found.shortfall(nodes)}")
 
 
 def _row(found: Inspection) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from .. import _clock
 from .._engine.inspection import Waiter
 from .._inspect.monitor import Monitor, SeenLease, SeenNode, lacking_rights
 from .._inspect.survey import Survey
-from .._inspect.views import counted, number, title
+from .._inspect.views import number, title
 from ..manager import LockManager
 from . import _app
 from ._output import (
@@ -251,7 +251,7 @@ class TopScreen:
         print_table(COLUMNS, list(map(cells, rows)), SPARE)
         found = self.monitor.survey
         short = found.shortfall(len(self.monitor.nodes))
-        print_text(f"{counted([row.agreement.rests for row in rows])}, {waited(found)}{short}")
+        print_text(f"{self.monitor.held} held, {waited(found)}{short}")
 
     async def run(self, locks: LockManager, interval: float) -> None:
         """Show everything live until the user presses `q`."""
@@ -333,9 +333,7 @@ class TopScreen:
 
     def _headline(self, width: int) -> list[Text]:
         counts = self.monitor.counts
-        monitor = self.monitor
-        held = counted([one.agreement.rests for one in monitor.leases.values()])
-        words = ["asynclock", held, waited(monitor.survey)]
+        words = ["asynclock", f"{self.monitor.held} held", waited(self.monitor.survey)]
         seen = [f"{counts[word]} {word}" for word in ("acquired", "released", "ran out")]
         words.append(f"seen since the start: {', '.join(seen)}")
         lines = wrapped(words, width, "bold")

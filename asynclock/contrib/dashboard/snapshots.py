@@ -462,7 +462,7 @@ class Snapshots:
             "quorum": majority(len(nodes)),
             "trouble": asdict(trouble) if trouble else None,
             "doubts": doubts(monitor, access.prefix, access.nodes[0].settings.max_ttl),
-            "held": sum(not one.agreement.rests for one in monitor.leases.values()),
+            "held": monitor.held,
             "waiting": waiting,
             "waited_for": len(waited),
             "longest": longest,
