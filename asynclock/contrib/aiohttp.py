@@ -335,10 +335,6 @@ def idempotent(
 ) -> Callable[[HandlerOf[S]], HandlerOf[S]]:
     """Decorate a handler, so that it answers once for each header `Idempotency-Key`.
 
-        @routes.post("/payments")
-        @idempotent(scope=lambda request: request["user"])
-        async def pay(request: web.Request) -> web.Response: ...
-
     What is kept, and what other requests get: as by `asynclock.contrib.fastapi.idempotent`.
 
     Args:
