@@ -273,7 +273,7 @@ class Attempt(Vote):
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
         if type(parsed) is Granted:
-            if self.started < node.trust.votes_from:
+            if not node.trust.counts(self.started):
                 self._failed(index, quarantined(node))
             else:
                 if self.spec.queue and parsed.first:
@@ -328,7 +328,7 @@ class Attempt(Vote):
             self._failed(index, parsed)
         elif not parsed.done:
             ballot.refuse()
-        elif self.started < self._nodes[index].trust.votes_from:
+        elif not self._nodes[index].trust.counts(self.started):
             self._failed(index, quarantined(self._nodes[index]))
         else:
             ballot.raised(index)

@@ -184,6 +184,10 @@ class Context:
                 retry_after=max(1.0, readiness.barred),
             )
 
+    def new_mark(self) -> str:
+        """Return 64 random bits, by which one change of a shared state is recognized."""
+        return self.entropy(8).hex()
+
     def new_owner(self) -> str:
         """Return a new owner id: 128 random bits, and the manager's label for people to read."""
         if not self._digits:  # reading the bytes of many ids at once takes much less time

@@ -41,6 +41,10 @@ class Engine(Context):
     It is the manager's context as well, so a primitive needs only one of the two.
     """
 
+    ROUNDS = 3
+    """Rounds of the loop that the end of a manager takes at last. In these, the sockets of
+    connections close that were still being opened: the program may stop the loop after that."""
+
     def __init__(
         self,
         multiplexer: Multiplexer,
@@ -273,9 +277,7 @@ class Engine(Context):
             await self.multiplexer.finish(self.undoing)
         finally:
             await self.background.aclose()
-            # Connections that were still being opened have been aborted. Their sockets close in the
-            # next rounds of the loop, so give it some: the program may stop the loop after this.
-            for _ in range(3):
+            for _ in range(self.ROUNDS):
                 await asyncio.sleep(0)
 
 

@@ -33,13 +33,14 @@ from .spec import LockSpec
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
-LONGEST_ATTEMPT = 3
-"""Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
-for the request, and one to write the fence back."""
 
 
 class Seek:
     """Asks the nodes for one task; call `run` once."""
+
+    LONGEST_ATTEMPT = 3
+    """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script,
+    one for the request, and one to write the fence back."""
 
     def __init__(
         self,
@@ -171,7 +172,10 @@ class Seek:
         # first one of a try_acquire has none: the links know better whether our loop was busy.
         if self._deadline is None and not (self._once and self.contended):
             return None
-        whole, left = LONGEST_ATTEMPT * self._engine.settings.node_timeout, self._answer_by() - now
+        whole, left = (
+            self.LONGEST_ATTEMPT * self._engine.settings.node_timeout,
+            self._answer_by() - now,
+        )
         if left < whole and self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
         if left <= 0:

@@ -108,7 +108,7 @@ class Run(_settings.Answering):
         self._engine = engine
         self._register = register
         self._task: asyncio.Task[Any] | None = None
-        self._id = engine.entropy(8).hex()
+        self._id = engine.new_mark()
         self._value: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:

@@ -59,8 +59,8 @@ local function acquire(KEYS, ARGV)
   end
   if patience > 0 then wait(queue, ticket, patience) end
   local woken = wake_next(lock, queue, KEYS[1])
-  local free = woken[1] == holder and 1 or 0
-  return {0, left, holder, patience > 0 and 1 or 0, 0, free, woken, now}
+  -- A server replies 1 for true, and nothing for false.
+  return {0, left, holder, patience > 0 or 0, 0, woken[1] == holder or 0, woken, now}
 end
 
 local function release(KEYS, ARGV)

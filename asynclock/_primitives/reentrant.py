@@ -105,7 +105,7 @@ class ReentrantLease(Hold):
 
     def _unregister(self) -> None:
         key = (self.name, id(self._task))
-        others = [hold for hold in _live(self._registry.pop(key, ())) if hold is not self]
+        others = [hold for hold in _live(self._registry.pop(key)) if hold is not self]
         if others:
             self._registry[key] = tuple(map(ReferenceType, others))
 

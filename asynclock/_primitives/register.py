@@ -139,7 +139,7 @@ class Round(Vote):
             node.note(answer)
         if type(parsed) is Failure:
             self.failures[index] = parsed
-        elif self._sent < node.trust.votes_from:
+        elif not node.trust.counts(self._sent):
             self.failures[index] = quarantined(node)
         elif type(parsed) is Promised:
             self.promised = max(self.promised, parsed.number)

@@ -150,7 +150,7 @@ class Latch(_settings.Answering):
         others use the name with another count.
         """
         step = _settings.count(by, "by", HIGHEST_COUNT)
-        ticket = self._engine.entropy(8).hex()
+        ticket = self._engine.new_mark()
 
         def change(value: str | None) -> str | None:
             done = self._done(value)
@@ -299,7 +299,7 @@ class Barrier(_settings.Answering):
         takes at most two node timeouts for that.
         """
         deadline, since = deadline_of(timeout), _clock.now()
-        party = self._engine.entropy(8).hex()
+        party = self._engine.new_mark()
         undos, vanish = self._engine.undos, partial(self._vanish, party)
         undos[party] = vanish
         try:

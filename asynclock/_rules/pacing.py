@@ -72,8 +72,7 @@ class Spread:
 
     def won(self) -> None:
         """Narrow the width by a fifth, down to NARROW, because an attempt won."""
-        if self.width > self.NARROW:
-            self.width = max(self.NARROW, self.width * 0.8)
+        self.width = max(self.NARROW, self.width * 0.8)
 
 
 # ---- When a name that others hold is likely to be free, from what this process has seen of it ----

@@ -153,6 +153,10 @@ class Trust:
             since=now - _told_age(facts, silent),
         )
 
+    def counts(self, sent: float) -> bool:
+        """Return whether the reply to a request that was sent at this moment is a vote."""
+        return sent >= self.votes_from
+
     def remembers(self, since: float) -> bool:
         """Return whether the node has kept all that it was told since this moment."""
         return self.remembers_from <= since

@@ -171,6 +171,11 @@ async def test_ready_waits_for_every_node_and_not_beyond_its_timeout(on: Nodes) 
     on.nodes[2].thaw()
     assert await seconds_until(waiting.done) < 0.01
     await manager.aclose()
+    on.nodes[2].freeze()
+    manager, began = on.connect(), now()
+    await manager.ready(timeout=9)
+    assert now() - began == pytest.approx(NODE_TIMEOUT, abs=0.1), "the first attempt has failed"
+    await manager.aclose()
 
 
 @virtual

@@ -89,6 +89,14 @@ async def test_the_loss_of_one_lease_is_the_loss_of_the_hold(on: Nodes, lost: in
         assert await free(on)
 
 
+def test_a_hold_that_has_ended_may_be_released_in_any_loop() -> None:
+    async def ended() -> asynclock.MultiLease:
+        async with asynclock.connect("memory://a") as locks:
+            return await locks.multi_lock("a", "b").acquire()
+
+    assert asyncio.run(asyncio.run(ended()).release()) is False
+
+
 @virtual_single
 async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> None:
     async with two_leases(on) as (hold, locks):

@@ -105,6 +105,13 @@ async def test_a_list_that_may_lack_something_is_an_error() -> None:
                 node.thaw()
 
 
+@in_virtual_time
+async def test_an_owner_that_is_no_text_is_listed() -> None:
+    await memory_node("a").command("SET", "asynclock:a", b"\xff", "PX", 60_000)
+    async with asynclock.connect("memory://a") as locks:
+        assert [one.owner for one in await all_held(locks)] == ["\ufffd"]
+
+
 @pytest.mark.parametrize(
     ("kind", "given"),
     [

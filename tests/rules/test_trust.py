@@ -139,6 +139,7 @@ def test_after_a_change_of_the_record_no_earlier_reply_counts() -> None:
     for at in (5001.0, 5000.5):
         known.doubt(at)
         assert known.votes_from == known.renews_from == 5001.0
+        assert (known.counts(5001.0), known.counts(5000.9)) == (True, False)
 
 
 def test_a_node_that_refused_to_write_as_a_replica_waits() -> None:

@@ -1,6 +1,7 @@
 """Turns, tickets and pushes, where only the inside shows what is sent. In virtual time."""
 
 import asyncio
+import gc
 from collections import Counter
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 import asynclock
 from asynclock._engine.ask import Ask
 from asynclock._engine.grant import LocalQueue
+from asynclock._engine.outbox import Batch
 from asynclock._engine.seek import _decided
 from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec
@@ -202,3 +204,17 @@ def test_a_freed_name_is_kept_only_for_the_rest_of_a_turn_that_others_wait_for()
     assert queue.take_kept(moment + 1.1 * turn) is None, "the turn is over"
     permits: LocalQueue = LocalQueue("a", "a", 2, turn)
     assert not permits.keep(others, moment), "another process may wait for any permit"
+
+
+@virtual_single
+async def test_what_a_lease_leaves_behind(on: Nodes) -> None:
+    """A win narrows the pauses of rivals; the keys and the batch of a lease are forgotten."""
+    engine = on.locks._engine
+    engine.spread.width = 0.1
+    async with on.locks.lock("a") as lease:
+        await lease.extend()
+        assert engine.renewals._tracked
+        assert engine.spread.width < 0.1
+    assert not engine.renewals._tracked
+    batches = (one for one in gc.get_objects() if type(one) is Batch)
+    assert not [one for one in batches if one.context is engine]

@@ -290,6 +290,15 @@ RELEASES = cases(f"""
       ends gone
       comes -> sends release me; wakes all
       wait {NODE_TIMEOUT + 2 * RETRY_MARGIN}
+    a release that is kept twice is repeated once
+      comes
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = ! no
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = [1]
+      wait {2 * NODE_TIMEOUT}
     a leave and a release of the same words are both kept
       comes
       ends gone with release me asked 0, leave me asked 0, release me asked 0
