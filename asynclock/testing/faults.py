@@ -317,7 +317,6 @@ class FaultProxy:
             sock, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return  # the client has disconnected again
-        sock.setblocking(False)
         self.accepted += 1
         connection = Connection(sock, lambda: self._fault, self._connections.discard)
         self._connections.add(connection)

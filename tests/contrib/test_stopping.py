@@ -268,7 +268,10 @@ async def test_routes_without_a_timeout_are_warned_of_at_the_start(
 def warned(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
     records = [one for one in caplog.records if one.name == "asynclock.web"]
     assert all(one.levelno == logging.WARNING for one in records)
-    return [one.asynclock_routes for one in records]  # type: ignore[attr-defined]
+    found = [one.asynclock_routes for one in records]  # type: ignore[attr-defined]
+    for one, routes in zip(records, found, strict=True):
+        assert one.getMessage().endswith(f": {', '.join(routes)}")
+    return found
 
 
 async def nothing(name: str) -> None: ...

@@ -240,6 +240,15 @@ async def test_a_value_that_the_route_refuses_names_the_lock_as_it_was_written()
             assert answer.status_code == 422
 
 
+def test_what_names_the_lock_is_checked_when_the_guard_is_made() -> None:
+    async def late(_: object) -> str:
+        return "a"
+
+    for make in (fastapi_app, aiohttp_app):
+        with pytest.raises(ConfigurationError, match="not async"):
+            make(late)
+
+
 async def test_a_refusal_in_fastapi_has_the_answer_and_the_error_behind_it() -> None:
     """A handler of the application may log the one and send the other."""
     headers = [(b"x-lock-name", b"orders%3A42"), (b"x-lock-fence", b"0")]

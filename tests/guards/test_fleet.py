@@ -13,9 +13,9 @@ import asynclock
 from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, NodeSet
 from asynclock._rules.validity import quarantine
 from asynclock.fleet import Fleet, FleetState
-from asynclock.testing.memory import MemoryNode
+from asynclock.testing.memory import MemoryNode, memory_node
 from asynclock.testing.memory.commands import ReplyError
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL
+from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, instead
 from tests.guards.nodes import (
     ABC,
     ABCD,
@@ -161,9 +161,13 @@ async def test_a_node_is_replaced_in_two_steps_that_may_be_asked_for_again() -> 
 
 @in_virtual_time
 async def test_a_replacement_begins_with_the_new_node_and_waits_for_the_end_of_that_step() -> None:
+    used = b"id=1 name=asynclock:x:host:7 flags=N\nid=8 addr=h:9 name= flags=t"
+    instead(memory_node("d"), lambda words: used if words[1:2] == (b"LIST",) else None)
     async with recorded(list(ABC)) as fleet:
+        with pytest.raises(Refused, match="host:7"):
+            await fleet.replace("memory://a", "memory://d")
         for _ in range(2):
-            record = set_of(await fleet.replace("memory://a", "memory://d"))
+            record = set_of(await fleet.replace("memory://a", "memory://d", force=True))
             assert record == NodeSet(2, ABC, ABCD, OPEN)
 
 

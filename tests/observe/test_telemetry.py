@@ -351,6 +351,18 @@ def test_a_release_after_the_loss_ends_no_second_hold() -> None:
     assert otel.total("asynclock.lease.active") == 0
 
 
+def test_a_wait_for_a_lock_of_another_library_has_no_holder_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """OpenTelemetry warns of an attribute that is None."""
+    otel = Otel()
+    otel.telemetry(events.Contended("a", None, 1.0))
+    otel.telemetry(events.Acquired("a", "owner", 1, 0.1, 3, False))
+    (span,) = otel.spans("asynclock.acquire")
+    assert span.attributes["asynclock.holder"] == ""
+    assert ("asynclock.holder_id" in span.attributes, caplog.messages) == (False, [])
+
+
 def test_events_of_a_later_version_change_no_known_figure() -> None:
     class Later(events.Event):
         pass

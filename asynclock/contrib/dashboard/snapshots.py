@@ -68,8 +68,6 @@ class Row:
     @property
     def holder(self) -> str:
         """The labels of the holders, one for each."""
-        if len(self.leases) == 1:
-            return self.leases[0].holder or ""
         return ", ".join(sorted(filter(None, {one.holder for one in self.leases})))
 
     def contains(self, search: str) -> bool:

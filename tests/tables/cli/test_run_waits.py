@@ -20,7 +20,12 @@ from asynclock.cli._output import Status
 from asynclock.cli._settings import Settings
 from asynclock.cli.child import FORWARDED
 from asynclock.cli.run import RunArguments
-from asynclock.errors import AcquireTimeoutError, ConfigurationError, QuorumUnavailableError
+from asynclock.errors import (
+    AcquireTimeoutError,
+    AsyncLockError,
+    ConfigurationError,
+    QuorumUnavailableError,
+)
 from asynclock.testing import memory_node
 from tests.waiting import in_virtual_time
 
@@ -204,6 +209,19 @@ async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
             # Later events concern nobody: the command runs.
             assert await locks.lock("j").try_acquire() is None
             assert not capsys.readouterr().err
+
+
+@in_virtual_time
+async def test_a_lock_that_is_free_and_one_that_nobody_can_tell_of_are_no_news(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def fail() -> Any:
+        raise AsyncLockError("too few nodes answered")
+
+    async with asynclock.connect(*NODES) as locks:
+        assert await made(Guarding(), no_wait=True)._acquire(locks)
+    await made(Guarding())._report_resting(fail)
+    assert not capsys.readouterr().err
 
 
 class Fleet:
