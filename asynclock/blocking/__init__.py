@@ -172,7 +172,7 @@ class MultiLease(Lease):
     @property
     def leases(self) -> tuple[Lease, ...]:
         """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
-        return tuple(Lease(self._manager, one) for one in self._inner.leases)
+        return tuple(Lease(self._manager, inner=one) for one in self._inner.leases)
 
 
 class ReentrantLease(Lease):
@@ -242,7 +242,7 @@ class Semaphore(Lock):
 
     def several(self, permits: int) -> SemaphorePermits:
         """Return a lock on `permits` of the permits at once, all or none, used like any lock."""
-        return SemaphorePermits(self._manager, self._inner.several(permits))
+        return SemaphorePermits(self._manager, inner=self._inner.several(permits))
 
     def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
@@ -280,7 +280,7 @@ class Run(Holding):
     @property
     def lease(self) -> Lease | None:
         """The lease of this run; None if a result was kept before."""
-        return None if self._inner.lease is None else Lease(self._manager, self._inner.lease)
+        return None if self._inner.lease is None else Lease(self._manager, inner=self._inner.lease)
 
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it."""
@@ -307,11 +307,11 @@ class ReadWriteLock(Face):
 
     def read(self, *, timeout: Timeout = UNSET, **unknown: Never) -> Lock:
         """Return the shared side, to be used like any lock."""
-        return Lock(self._manager, self._inner.read(timeout=timeout, **unknown))
+        return Lock(self._manager, inner=self._inner.read(timeout=timeout, **unknown))
 
     def write(self, *, timeout: Timeout = UNSET, **unknown: Never) -> Lock:
         """Return the exclusive side, to be used like any lock."""
-        return Lock(self._manager, self._inner.write(timeout=timeout, **unknown))
+        return Lock(self._manager, inner=self._inner.write(timeout=timeout, **unknown))
 
     def upgrade(self, lease: Lease, *, timeout: Timeout = UNSET) -> Lease:
         """Get a write lease beside the read lease `lease`, which stays."""
@@ -436,7 +436,7 @@ class LockManager(Bridge):
         """Make a mutex on `name`. Raises ConfigurationError."""
         return Lock(
             self,
-            self._locks.lock(
+            inner=self._locks.lock(
                 name,
                 ttl=ttl,
                 timeout=timeout,
@@ -454,12 +454,13 @@ class LockManager(Bridge):
     ) -> ReentrantLock:
         """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError."""
         return ReentrantLock(
-            self, self._locks.reentrant_lock(name, at_least=at_least, **settings, interrupt=False)
+            self,
+            inner=self._locks.reentrant_lock(name, at_least=at_least, **settings, interrupt=False),
         )
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` at once; each is the mutex of `lock(name)`."""
-        return MultiLock(self, self._locks.multi_lock(*names, **settings, interrupt=False))
+        return MultiLock(self, inner=self._locks.multi_lock(*names, **settings, interrupt=False))
 
     def synchronized(
         self,
@@ -482,38 +483,40 @@ class LockManager(Bridge):
     ) -> Once:
         """Make a `Once`: work that is done once per `key`. Raises ConfigurationError."""
         return Once(
-            self, self._locks.once(key, keep=keep, lease=lease, **settings, interrupt=False)
+            self, inner=self._locks.once(key, keep=keep, lease=lease, **settings, interrupt=False)
         )
 
     def rwlock(self, name: str, **settings: Unpack[LockSettings]) -> ReadWriteLock:
         """Make a read-write lock on `name`: `.read()` is shared, `.write()` is exclusive."""
-        return ReadWriteLock(self, self._locks.rwlock(name, **settings, interrupt=False))
+        return ReadWriteLock(self, inner=self._locks.rwlock(name, **settings, interrupt=False))
 
     def fair_lock(
         self, name: str, *, at_least: float | None = None, **settings: Unpack[WaitSettings]
     ) -> FairLock:
         """Make a mutex on `name` that goes to the longest waiter. Raises ConfigurationError."""
         return FairLock(
-            self, self._locks.fair_lock(name, at_least=at_least, **settings, interrupt=False)
+            self, inner=self._locks.fair_lock(name, at_least=at_least, **settings, interrupt=False)
         )
 
     def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError."""
-        return SharedEvent(self, self._locks.event(name, keep=keep))
+        return SharedEvent(self, inner=self._locks.event(name, keep=keep))
 
     def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError."""
-        return Latch(self, self._locks.latch(name, count, keep=keep))
+        return Latch(self, inner=self._locks.latch(name, count, keep=keep))
 
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
     ) -> Barrier:
         """Make a barrier on `name` for `parties` at a time. Raises ConfigurationError."""
-        return Barrier(self, self._locks.barrier(name, parties, ttl=ttl, keep=keep))
+        return Barrier(self, inner=self._locks.barrier(name, parties, ttl=ttl, keep=keep))
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """Make a semaphore on `name` with `permits` permits. Raises ConfigurationError."""
-        return Semaphore(self, self._locks.semaphore(name, permits, **settings, interrupt=False))
+        return Semaphore(
+            self, inner=self._locks.semaphore(name, permits, **settings, interrupt=False)
+        )
 
     def inspect(self, name: str) -> Inspection:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
@@ -525,7 +528,7 @@ class LockManager(Bridge):
 
     def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
         """Take over a lease that `Lease.detach` handed out of a process; return it as a new lease."""
-        return Lock(self, self._locks)._obtain(
+        return Lock(self, inner=self._locks)._obtain(
             lambda: self._locks.resume(ticket, **settings, interrupt=False)
         )
 
@@ -543,7 +546,9 @@ class LockManager(Bridge):
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the leases that are held through this manager, oldest first."""
-        return tuple(Lease(self, one) for one in self.call(lambda: answer(self._locks.leases)))
+        return tuple(
+            Lease(self, inner=one) for one in self.call(lambda: answer(self._locks.leases))
+        )
 
     def waiters(self) -> dict[str, int]:
         """Return the number of this manager's threads that wait for each name that is held now."""

@@ -220,7 +220,7 @@ class Face(_settings.Answering):
 
     __slots__ = ("_inner", "_manager")
 
-    def __init__(self, manager: Bridge, inner: Any) -> None:
+    def __init__(self, manager: Bridge, *, inner: Any) -> None:
         manager.asynchronous()  # raises in a forked child
         self._manager = manager
         self._inner = inner
@@ -245,8 +245,8 @@ class Holding(Face):
     _with: object
     """Set while a `with` is to be watched."""
 
-    def __init__(self, manager: Bridge, inner: Any) -> None:
-        super().__init__(manager, inner)
+    def __init__(self, manager: Bridge, *, inner: Any) -> None:
+        super().__init__(manager, inner=inner)
         self._ended = False
         """Whether the lease has been released, so that any thread may drop it."""
         self._thread = threading.get_ident()
@@ -397,8 +397,8 @@ class Enterable(Face, Generic[L]):
 
     _lease: ClassVar[type[Holding]]
 
-    def __init__(self, manager: Bridge, inner: Any) -> None:
-        super().__init__(manager, inner)
+    def __init__(self, manager: Bridge, *, inner: Any) -> None:
+        super().__init__(manager, inner=inner)
         self._entered: list[Any] = []
         """The leases that `with` on this object has entered."""
 
@@ -408,7 +408,7 @@ class Enterable(Face, Generic[L]):
         lease, found = None, None
         try:
             lease = self._manager.call(work, undo=_release)
-            found = cast("L", lease and self._lease(self._manager, lease))
+            found = cast("L", lease and self._lease(self._manager, inner=lease))
             if block is not None:
                 self._entered.append(found)
                 found._with = block.watch(partial(self._cut, found))
@@ -481,7 +481,7 @@ def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
     inner = once._inner
 
     def run(key: str, call: Callable[[Any], R]) -> R:
-        with type(once)(once._manager, inner._for_key(key)) as found:
+        with type(once)(once._manager, inner=inner._for_key(key)) as found:
             if not found.done:
                 found.finish(call(found.lease))
         return cast("R", found.result)

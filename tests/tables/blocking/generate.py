@@ -177,11 +177,11 @@ def method(one: Member, *, manager: bool) -> str:
             value = "decorated(self, function)"
             head = head.replace("Awaitable[R]", "R")
         elif one.name == "resume":
-            value = f"Lock(self, {theirs})._obtain({later})"
+            value = f"Lock(self, inner={theirs})._obtain({later})"
         elif "L" in returned.split() or (returned == "Lease" and "lease" in parameters):
             value = f"self.{OBTAINED_BY.get(one.name, '')}_obtain({later})"
         elif returned in BASES:
-            value = f"{returned}({ours}, {value}({passed}))"
+            value = f"{returned}({ours}, inner={value}({passed}))"
         elif returned != one.type:
             value = f"{ours}.call(lambda: listed({value}({passed})))"
         elif isinstance(one.node, ast.AsyncFunctionDef):
@@ -190,9 +190,9 @@ def method(one: Member, *, manager: bool) -> str:
         else:
             value = f"self.call(lambda: answer({later}))" if manager else f"{value}({passed})"
     if returned == "Lease | None" and one.node is None:
-        value = f"None if {value} is None else Lease({ours}, {value})"
+        value = f"None if {value} is None else Lease({ours}, inner={value})"
     if returned == "tuple[Lease, ...]":
-        value = f"tuple(Lease({ours}, one) for one in {value})"
+        value = f"tuple(Lease({ours}, inner=one) for one in {value})"
     result = value if returned == "None" else f"return {value}"
     body = textwrap.indent(f"{docstring(one.doc, whole=one.node is None)}\n{result}", "    ")
     return f"{head} -> {returned}:\n{body}"
