@@ -8,28 +8,28 @@
 local won, before
 local waiter = ''
 if op == 'acquire' then
-  local floor, not_after, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+  local floor, not_after, keep = ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
   if not_after > 0 and now > not_after then return {-1, now} end
   if ARGV[10] == '1' and not KEYS[4] then
     local head = redis.pcall('ZRANGE', KEYS[3], 0, 0)[1]
-    if head and head ~= ARGV[8] and redis.call('GET', KEYS[3] .. ':#' .. head) == '1' then
+    if head and head ~= ARGV[8] and call('GET', KEYS[3] .. ':#' .. head) == '1' then
       waiter = head
     end
   end
-  won = not ARGV[11] and (waiter ~= '' or redis.call('PTTL', KEYS[3]) == -2)
-    and redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3])
-  if won and waiter ~= '' and redis.call('ZREM', KEYS[3], ARGV[8]) == 1 then
-    redis.call('DEL', KEYS[3] .. ':#' .. ARGV[8])
+  won = not ARGV[11] and (waiter ~= '' or call('PTTL', KEYS[3]) == -2)
+    and call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3])
+  if won and waiter ~= '' and call('ZREM', KEYS[3], ARGV[8]) == 1 then
+    call('DEL', KEYS[3] .. ':#' .. ARGV[8])
   end
   if won and floor >= 0 and floor <= now + FLOOR_AHEAD then
     if floor > now then keep = keep + math.ceil((floor - now) / 1000) end
-    before = redis.call('SET', KEYS[2], ARGV[4], 'PX', keep, 'GET')
+    before = call('SET', KEYS[2], ARGV[4], 'PX', keep, 'GET')
     local counter = tonumber(before or now - FLOOR_BEHIND)
     if counter and counter >= 0 and counter < floor then return {1, floor, waiter, now} end
   end
 elseif op == 'release' then
-  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
-  redis.call('DEL', KEYS[1])
+  if call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
+  call('DEL', KEYS[1])
   if ARGV[3] == '1' then return {1, '', now} end
-  if not KEYS[3] or not ARGV[4] and redis.call('PTTL', KEYS[3]) == -2 then return {1, '', now} end
+  if not KEYS[3] or not ARGV[4] and call('PTTL', KEYS[3]) == -2 then return {1, '', now} end
 end
