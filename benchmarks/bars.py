@@ -21,7 +21,7 @@ from .kinds import (
 )
 from .results import Case
 from .runner import Cell
-from .systems import FLOOR, FLOOR_QUEUED, FLOOR_WAITING, PYTHON_REDLOCKS
+from .systems import FLOOR, FLOOR_QUEUED, FLOOR_SCRIPTS, FLOOR_WAITING, PYTHON_REDLOCKS
 
 NODES = ("node-redlock", "redis-semaphore")
 WIDE, ONE = Case("cycle", 5, 100), Case("cycle", 5, 1)
@@ -84,7 +84,7 @@ CELLS = (
     Cell(THREADS, (OURS, FLOOR, "redis-py"), _LONG),
     Cell(THREAD_FIVE, (OURS, "pottery"), _LONG),
     Cell(ONE_SINGLE, (OURS, FLOOR, "redis-py", *NODES), _LONG),
-    Cell(ONE, (OURS, FLOOR, *REDLOCKS), _LONG),
+    Cell(ONE, (OURS, FLOOR, FLOOR_SCRIPTS, *REDLOCKS), _LONG),
     Cell(GUARDS, (OURS, "asynclock-unguarded"), _LONG),
     Cell(HOT, (*_VARIANTS, FLOOR_QUEUED, *SINGLE, *_queued(SINGLE))),
     Cell(HOT_FIVE, (*_VARIANTS, FLOOR_QUEUED, *REDLOCKS, *_queued(REDLOCKS))),

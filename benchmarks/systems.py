@@ -9,6 +9,8 @@ FLOOR = "floor-plain"
 """The limit in Python, which gives no fence."""
 FLOOR_QUEUED = f"{FLOOR}-queued"
 """The floor for many tasks that want one name. Each waits until the one before it is released."""
+FLOOR_SCRIPTS = "floor-scripts"
+"""The floor with the commands of asynclock's mutex: no client with our protocol can be faster."""
 FLOOR_WAITING = f"{FLOOR}-waiting"
 """The floor for several processes that want one name: a release publishes, and a waiter asks."""
 
@@ -163,6 +165,15 @@ SYSTEMS = {
         _ours("unguarded", "asynclock, guards off", restart_guard=False, clock_guard=False),
         _ours("observed", "asynclock with an observer", observed=True),
         *map(_queued, (_FLOOR, *_PEERS)),
+        replace(
+            _FLOOR,
+            name=FLOOR_SCRIPTS,
+            label="plain floor with asynclock's commands",
+            environment="asynclock",
+            kinds=("lock",),
+            options={"scripts": True},
+            variant_of=FLOOR,
+        ),
         replace(
             _FLOOR,
             name=FLOOR_WAITING,

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import os
 import threading
+import time
 from binascii import crc_hqx
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -129,6 +130,50 @@ class Floor(Adapter):
     async def close(self) -> None:
         for link in self.links:
             link.transport.close()
+
+
+class _Buffered(_Link, asyncio.BufferedProtocol):
+    """A link with a buffer, as asynclock's links have it: no memory is mapped for each read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = bytearray(16_384)
+
+    def get_buffer(self, _: int) -> bytearray:
+        return self.bytes
+
+    def buffer_updated(self, size: int) -> None:
+        self.data_received(memoryview(self.bytes)[:size])  # type: ignore[arg-type]  # hiredis takes it
+
+
+class Scripted(Floor):
+    """The floor of asynclock's protocol: the commands of its mutex, and nothing else of its client.
+
+    The clocks of all nodes are ours here, so no reply is needed for the floor of the fences.
+    """
+
+    def link(self) -> _Link:
+        return _Buffered()
+
+    async def open(self) -> None:
+        from asynclock._primitives.lock import SCRIPT  # other floors run without it
+
+        self.free = SCRIPT.source.encode()
+        await super().open()
+
+    def _script(self, name: bytes, *words: bytes) -> asyncio.Future[None]:
+        key = b"asynclock:{%b}" % name
+        keys = key, key + b":#fence", key + b":#queue"
+        return self._ask(self.quorum, b"EVALSHA", self.sha, b"3", *keys, *words)
+
+    async def acquire(self, name: str) -> tuple[bytes, bytes]:
+        owner, now = os.urandom(16).hex().encode(), int(time.time() * 1_000_000)
+        terms = self.px, b"%d" % now, b"%d" % (now + 1_000_000), b"86400000", b"2000"
+        await self._script(name.encode(), b"acquire", owner, *terms)
+        return name.encode(), owner
+
+    async def release(self, lease: Any) -> None:
+        await self._script(lease[0], b"release", lease[1])
 
 
 class Acked(Floor):
@@ -250,6 +295,8 @@ def _made(urls: Sequence[str], ttl: float, options: Mapping[str, Any]) -> Floor:
     cluster = "+cluster" in urls[0]
     waits = options.get("waits")
     kind = Acked if options.get("acks") else Sharded if cluster else Waiting if waits else Floor
+    if options.get("scripts"):
+        kind = Scripted
     return kind(urls, ttl, options)
 
 

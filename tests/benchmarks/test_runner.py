@@ -11,7 +11,7 @@ from benchmarks.matrix import SCENARIOS, TELLS
 from benchmarks.report import markdown, page
 from benchmarks.results import Case, Results, latest
 from benchmarks.runner import Cell, matrix
-from benchmarks.systems import ENVIRONMENTS, FLOOR, FLOOR_WAITING, SYSTEMS
+from benchmarks.systems import ENVIRONMENTS, FLOOR, FLOOR_SCRIPTS, FLOOR_WAITING, SYSTEMS
 
 pytestmark = pytest.mark.timeout(180)  # worker processes on a busy machine start slowly
 
@@ -58,6 +58,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         (("threads", "cycle4"), ("asynclock", "redis-py")),
         (("acked", "sharded"), ("asynclock", FLOOR)),
         (("handover",), ("asynclock", FLOOR_WAITING)),
+        (("cycle",), (FLOOR, FLOOR_SCRIPTS)),
     ],
 )
 def test_threads_processes_replicas_and_shards(
