@@ -25,7 +25,8 @@ if op == 'acquire' then
     if floor > now then keep = keep + math.ceil((floor - now) / 1000) end
     before = call('SET', KEYS[2], ARGV[4], 'PX', keep, 'GET')
     local counter = tonumber(before or now - FLOOR_BEHIND)
-    if counter and counter >= 0 and counter < floor then return {1, floor, waiter, now} end
+    local sound = counter and counter >= 0 and counter % 1 == 0
+    if sound and counter < floor then return {1, floor, waiter, now} end
   end
 elseif op == 'release' then
   if call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end

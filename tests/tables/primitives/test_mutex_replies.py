@@ -44,6 +44,13 @@ test_a_mutex_in_memory, test_a_mutex = played("""
       lock acquire me -> !WRONGTYPE c must keep a whole number
       GET c -> 9007199254740991
 
+    a fraction is no fence, in a batch or alone
+      SET c,ac 12.5
+      lock acquire me floor=now -> !WRONGTYPE c must keep a whole number
+      lock(a aq ac) batch 0 me -> 1 [!WRONGTYPE]
+      GET c -> 12.5
+      GET ac -> 12.5
+
     a tool that knows no queue looks and releases
       lock acquire me floor=now
       lock(l c) inspect -> me TTL now
