@@ -137,8 +137,8 @@ class Term:
         if found is None:
             return Failure("its mark is not that of this connection", code=NO_ACKS)
         roster, (written, _), (_, acknowledged) = found[1], streamed(before), streamed(after)
-        listed = roster.listed if roster is not None else ()
-        missing = sorted(name for name in listed if acknowledged.get(name, -1) < written)
+        listed = roster.listed if roster is not None else frozenset[str]()
+        missing = sorted(listed - {name for name, at in acknowledged.items() if at >= written})
         if not missing:
             return None
         return Failure(f"{', '.join(missing)} did not acknowledge the grant", code=NO_ACKS)
@@ -220,14 +220,14 @@ class Heirs:
         if isinstance(mark, Failure):
             return
         found = term.read(mark)
-        text, roster = found or ("", None)
+        roster = None if found is None else found[1]
         if not term.keeps:
             if roster is not None and roster.version >= 0:
                 self._lost(link, "others name the replicas that must acknowledge")
         elif found is None:
             self._lost(link, "its mark is gone, or that of another process")
         elif roster is not None and not isinstance(info, Failure) and term == self._term:
-            seen = Look(sent, _clock.now(), text, roster, *streamed(info), processes)
+            seen = Look(sent, _clock.now(), found[0], roster, *streamed(info), processes)
             self._take(link, term, seen, votes)
 
     def _take(self, link: Link, term: Term, look: Look, votes: bool) -> None:
@@ -466,8 +466,8 @@ class _Grant:
         """Take the reply; that to an operation on several owners begins with a row of marks."""
         acquires, held = self._acquires, False
         match reply:
-            case [int(odd), list(parsed), int()] if acquires:
-                held = not odd or any(map(granted, parsed[-acquires:]))
+            case [int(), list(parsed), int()] if acquires:
+                held = any(map(granted, parsed[-acquires:]))
             case [first, *_]:
                 held = first == GRANTED or (type(first) is bytes and GRANTED_MARK in first)
         if held:

@@ -130,6 +130,11 @@ for op in ("extend me", "raise me", "prepare 1", "accept 1", "rest me"):
         f"reads GRANT -> {HEARD}",
         f"reads :0 -> {op}: ! 0 of 1 replicas acknowledged the grant within 0.5 s (NOACKS)",
     )
+ONE["a reply to several owners, of which none was granted, passes at once"] = (
+    "ask extend me",
+    "tick -> writes extend me, WAIT 1 500",
+    f"reads *2, $2, 00, :{CLOCK}000000 -> {HEARD}; extend me: [b'00', {CLOCK}000000]",
+)
 ONE["so is a reply to several owners, of which one was granted"] = (
     "ask extend me",
     "tick -> writes extend me, WAIT 1 500",

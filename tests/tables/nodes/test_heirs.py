@@ -147,6 +147,25 @@ def test_a_look_that_failed_proves_nothing(place: int) -> None:
     assert believed(heirs)
 
 
+OTHERS = "others name the replicas that must acknowledge"
+GONE = "its mark is gone, or that of another process"
+
+
+@pytest.mark.parametrize(
+    ("found", "keeps", "closed"),
+    [
+        *((None, False, ""), (mark(""), False, ""), (mark("-5;10;"), False, "")),
+        *((mark("0;10;"), False, OTHERS), (mark("3;10;"), False, OTHERS)),
+        *((None, True, GONE), (mark("", "x"), True, GONE), (mark(""), True, "")),
+    ],
+)
+def test_a_look_may_show_that_a_connection_is_of_no_use(
+    found: bytes | None, closed: str, *, keeps: bool
+) -> None:
+    _, primary = looked(Primary(found), keeps=keeps)
+    assert primary.closed == closed
+
+
 def test_a_look_that_ends_after_its_term_counts_for_nothing() -> None:
     heirs, primary = looked(Primary(mark("3;10;")), looks=0)
     primary.late = []
