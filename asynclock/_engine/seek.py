@@ -172,10 +172,8 @@ class Seek:
         # first one of a try_acquire has none: the links know better whether our loop was busy.
         if self._deadline is None and not (self._once and self.contended):
             return None
-        whole, left = (
-            self.LONGEST_ATTEMPT * self._engine.settings.node_timeout,
-            self._answer_by() - now,
-        )
+        whole = self.LONGEST_ATTEMPT * self._engine.settings.node_timeout
+        left = self._answer_by() - now
         if left < whole and self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
         if left <= 0:

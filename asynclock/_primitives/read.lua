@@ -57,10 +57,14 @@ local function acquire(KEYS, ARGV)
     end
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
   end
-  if patience > 0 then wait(queue, ticket, patience) end
+  local waits, free = 0, 0
+  if patience > 0 then
+    wait(queue, ticket, patience)
+    waits = 1
+  end
   local woken = wake_next(lock, queue, KEYS[1])
-  -- A server replies 1 for true, and nothing for false.
-  return {0, left, holder, patience > 0 or 0, 0, woken[1] == holder or 0, woken, now}
+  if woken[1] == holder then free = 1 end
+  return {0, left, holder, waits, 0, free, woken, now}
 end
 
 local function release(KEYS, ARGV)

@@ -54,6 +54,8 @@ test_readers_in_memory, test_readers = played("""
     a reader that a writer keeps out waits or only asks
       write wait writer
       read wait one 0 -> 0 TTL WRITER 0 0 0 []
+      read wait other 1 -> 0 TTL WRITER 1 0 0 []
+      read leave other
       EXISTS q -> 0
       read wait one 20000 -> 0 TTL WRITER 1 0 0 []
       ZRANGE q 0 -1 WITHSCORES -> one LATER+ms
