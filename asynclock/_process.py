@@ -68,7 +68,7 @@ class Background:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(
-                {"message": f"asynclock: {task.get_name()} failed", "exception": error}
+                {"message": f"{task.get_name()} failed", "exception": error}
             )
 
     async def aclose(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Never
@@ -29,8 +28,6 @@ from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
 from .replies import LONGEST_MESSAGE, done, stored
 from .spec import LeaseOptions
-
-_log = logging.getLogger("asynclock")
 
 
 @of_one_process
@@ -252,7 +249,8 @@ class Lease(_settings.Answering):
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
 
-        The call comes once, unless the lease ends before or is dropped. Its exceptions are logged.
+        The call comes once, unless the lease ends before or is dropped. An exception of it goes to
+        the exception handler of the loop, which logs it.
         """
         _settings.callback(callback)
         self._check_loop()
@@ -260,12 +258,9 @@ class Lease(_settings.Answering):
 
         async def tell() -> None:
             if await asked is not None and (lease := reference()) is not None:
-                try:
-                    callback(lease)
-                except Exception:
-                    _log.exception("a callback of %r failed", lease.name)
+                callback(lease)
 
-        self._engine.background.spawn(tell(), f"asynclock: {self.name} may be wanted")
+        self._engine.background.spawn(tell(), f"asynclock: a callback of {self.name}")
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.

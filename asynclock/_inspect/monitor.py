@@ -137,7 +137,7 @@ class Monitor:
     @property
     def held(self) -> int:
         """Number of leases that somebody has; a name that rests is nobody's."""
-        return sum(not one.agreement.rests for one in self.leases.values())
+        return sum(not one.found.rests for one in self.leases.values())
 
     async def refresh(self, locks: LockManager) -> None:
         """Ask all nodes once more."""
@@ -166,7 +166,7 @@ class Monitor:
                 continue
             since = (view.since if view else None) or one.since
             seen.since, seen.exact = wall if since is None else since, since is not None
-            if self._refreshed and not seen.agreement.rests:
+            if self._refreshed and not one.rests:
                 self.counts["acquired"] += 1
         self.leases = leases
         for lease in before.values():
@@ -186,7 +186,7 @@ def _ending(lease: SeenLease, unseen: float) -> str:
     two looks.
     """
     left = lease.found.remaining or 0.0
-    if lease.agreement.rests:
+    if lease.found.rests:
         return ""  # its holder released it before
     if left - unseen >= NEARLY_EXPIRED:
         return "released"

@@ -130,16 +130,11 @@ class Agreement(NamedTuple):
         return f"{self.kept if self.held else 0}/{self.size}"
 
     @property
-    def rests(self) -> bool:
-        """Whether the name rests, so that nobody has it."""
-        return self.leading is not None and rests(self.leading.owner)
-
-    @property
     def note(self) -> str:
         """What is unusual about the lease."""
         unknown = f"unknown: {self.size - self.silent} of {self.size} nodes answered"
         missing = f"not on {self.missing} of {self.size} nodes"
-        at_rest = "rests" * self.rests
+        at_rest = "rests" * rests(self.leading.owner if self.leading else None)
         notes = [at_rest, unknown * self.undecided, self.odd, missing * bool(self.missing)]
         return ", ".join(filter(None, notes))
 

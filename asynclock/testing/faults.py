@@ -320,7 +320,9 @@ class FaultProxy:
         self.accepted += 1
         connection = Connection(sock, lambda: self._fault, self._connections.discard)
         self._connections.add(connection)
-        task = self._background.spawn(connection.open(self.target), "fault proxy connection")
+        task = self._background.spawn(
+            connection.open(self.target), "asynclock: a proxied connection"
+        )
         task.add_done_callback(connection.opened)
 
 
