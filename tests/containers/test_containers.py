@@ -76,25 +76,29 @@ async def test_a_container_that_the_engine_does_not_end_is_named(image, monkeypa
 
 
 ORPHAN = """
-import asyncio
+import asyncio, sys
 from asynclock.testing import LocalServer, container_image
 
 async def main():
-    async with LocalServer(binary=container_image()) as server:
-        print(server.folder, flush=True)
-        await asyncio.sleep(60)
+    server = LocalServer(binary=container_image())
+    await server.start()
+    print(server.folder, flush=True)
+    await asyncio.sleep(float(sys.argv[1]))
 
 asyncio.run(main())
 """
 
 
-def test_a_container_ends_with_the_process_that_started_it(image):
-    command = [sys.executable, "-c", ORPHAN]
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_container_ends_with_the_process_that_started_it(image, killed):
+    """The process doesn't wait for the container."""
+    command = [sys.executable, "-c", ORPHAN, "60" if killed else "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout
         folder = Path(parent.stdout.readline().strip())
         assert containers(name=folder.parent.name)
-        parent.kill()
+        if killed:
+            parent.kill()
     deadline = time.monotonic() + 60
     while containers(name=folder.parent.name):
         assert time.monotonic() < deadline

@@ -48,6 +48,9 @@ class Server:
             self.note("start")
         self.alive = True
 
+    async def restart(self) -> None:
+        self.note("restart")
+
     def note(self, what: str) -> None:
         self.log.append(f"{self.port} {what}")
 
@@ -279,6 +282,14 @@ async def test_a_repair_thaws_starts_and_arranges_and_then_waits() -> None:
     played.all[3].replies[INFO] = follows(9)
     await waits(played.group.repair(), lambda: played.all[3].follows(1))
     assert Server.log == ["1 thaw", "2 start", *(f"{n} REPLICAOF h 1" for n in (2, 3, 4, 5))]
+
+
+@in_virtual_time
+async def test_a_repair_starts_a_sentinel_again_that_mistrusts_its_clock() -> None:
+    played = Played("sentinels")
+    played.all[12].replies["INFO sentinel"] = "sentinel_tilt:1"
+    await played.group.repair()
+    assert [line for line in Server.log if "restart" in line] == ["12 restart"]
 
 
 @in_virtual_time

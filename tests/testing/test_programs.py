@@ -157,7 +157,8 @@ def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(
     chosen = script("chosen", "echo 'Redis server v=7.0.1'")
     monkeypatch.setenv(CHOICE, str(chosen))
     assert find_server().path == chosen
-    for wrong in (script("fake", "echo hello"), tmp_path / "nothing"):
+    fails = script("fails", "echo 'Redis server v=7.0.0'; exit 1")
+    for wrong in (script("fake", "echo hello"), fails, tmp_path / "nothing"):
         monkeypatch.setenv(CHOICE, str(wrong))
         with pytest.raises(ConfigurationError, match=str(wrong)):
             find_server()

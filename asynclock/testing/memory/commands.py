@@ -129,10 +129,11 @@ Function = Callable[[Keyspace, Words], Any]
 
 def execute(space: Keyspace, words: Words) -> Any:
     """Execute a command. Raises ReplyError."""
-    known = COMMANDS.get(words[0].upper())
-    if known is None:
+    name = words[0].upper()
+    reads = READS.get(name)
+    function = reads or OTHERS.get(name)
+    if function is None:
         raise ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
-    function, reads = known
     try:
         if reads:
             space.read(words[1])
@@ -307,33 +308,34 @@ def _zrangebyscore(space: Keyspace, words: Words) -> list[bytes]:
     return _with_scores(value, members, words[3:])
 
 
-COMMANDS: dict[bytes, tuple[Function, bool]] = {
-    b"MGET": (_mget, False),
-    b"SET": (_set, False),
-    b"TYPE": (_type, True),
-    b"PEXPIRE": (_pexpire, False),
-    b"PTTL": (_pttl, True),
-    b"KEYS": (_keys, False),
-    b"SCAN": (_scan, False),
-    b"HMGET": (_hmget, True),
-    b"HSET": (_hset, False),
-    b"ZADD": (_zadd, False),
-    b"ZREM": (_zrem, False),
-    b"ZREMRANGEBYSCORE": (_zremrangebyscore, False),
-    b"ZSCORE": (_zscore, True),
-    b"ZRANK": (_zrank, True),
-    b"ZRANGEBYSCORE": (_zrangebyscore, True),
-    b"GET": (lambda space, words: space.typed(words[0], bytes), True),
-    b"DEL": (
-        lambda space, words: sum(space.get(key) is not None and space.delete(key) for key in words),
-        False,
-    ),
-    b"EXISTS": (lambda space, words: sum(space.get(key) is not None for key in words), True),
-    b"ZCARD": (lambda space, words: len(_sorted_set(space, words[0])), True),
-    b"ZRANGE": (lambda space, words: _range(space, words, 1), True),
-    b"ZREVRANGE": (lambda space, words: _range(space, words, -1), True),
+READS: dict[bytes, Function] = {
+    b"TYPE": _type,
+    b"PTTL": _pttl,
+    b"HMGET": _hmget,
+    b"ZSCORE": _zscore,
+    b"ZRANK": _zrank,
+    b"ZRANGEBYSCORE": _zrangebyscore,
+    b"GET": lambda space, words: space.typed(words[0], bytes),
+    b"EXISTS": lambda space, words: sum(space.get(key) is not None for key in words),
+    b"ZCARD": lambda space, words: len(_sorted_set(space, words[0])),
+    b"ZRANGE": lambda space, words: _range(space, words, 1),
+    b"ZREVRANGE": lambda space, words: _range(space, words, -1),
 }
-"""For each command: its function, and whether it only reads the key in its first argument."""
+"""The function of each command that only reads the key in its first argument."""
+OTHERS: dict[bytes, Function] = {
+    b"MGET": _mget,
+    b"SET": _set,
+    b"PEXPIRE": _pexpire,
+    b"KEYS": _keys,
+    b"SCAN": _scan,
+    b"HSET": _hset,
+    b"ZADD": _zadd,
+    b"ZREM": _zrem,
+    b"ZREMRANGEBYSCORE": _zremrangebyscore,
+    b"DEL": lambda space, words: sum(
+        space.get(key) is not None and space.delete(key) for key in words
+    ),
+}
 
 
 # ---- Runs the same Lua files as servers do, on an in-memory keyspace (docs/decisions/0012) -------
