@@ -117,7 +117,7 @@ class Told(MemoryNode):
             raise ConnectionRefusedError(f"{self.name} is down")
         protocol = factory()
         client = Client(self, protocol, route or Way())
-        client.life = self._lives
+        client.life = self._life
         self._clients[client] = None
         protocol.connection_made(client.transport)
         return protocol
