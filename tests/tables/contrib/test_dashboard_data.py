@@ -290,9 +290,11 @@ def test_a_process_that_was_used_for_locks_shows_its_counts(
 
 
 # ---- rows ----------------------------------------------------------------------------------------
-def lease(*owners: str | None, name: str = "a", kind: str = "lock", part: str = "") -> SeenLease:
+def lease(
+    *owners: str | None, name: str = "a", kind: str = "lock", part: str = "", fence: int = 9
+) -> SeenLease:
     """Make a lease that one node after the other says an owner has."""
-    views = [NodeView("node", one, 5.0 if one else None, 9, None) for one in owners]
+    views = [NodeView("node", one, 5.0 if one else None, fence, None) for one in owners]
     return SeenLease(Inspection(name, tuple(views), 2, kind, part), 0.0, 0.0)
 
 
@@ -411,11 +413,11 @@ def test_what_is_wrong_comes_first_and_then_what_is_waited_for() -> None:
 
 @pytest.mark.parametrize("column", snapshots.COLUMNS)
 def test_rows_are_sorted_by_each_column_and_then_by_name(column: str) -> None:
-    some = [lease(*[OWNERS[1 - at]] * 3, name=name) for at, name in enumerate("ab")]
+    some = [lease(*[OWNERS[1 - at]] * 3, name="ab"[at], fence=9 - at) for at in range(2)]
     some.append(lease(None, name="d"))
     rows = [Row(one.found.name, "lock", [one]) for one in some] + [Row("c", "lock")]
     names = [row.name for row in in_order(rows, column) if row.name != "d"]  # nobody holds it
-    wanted = {"attention": "abc", "name": "abc", "holder": "cba", "waiting": "abc"}
+    wanted = {"attention": "abc", "name": "abc", "holder": "cba", "waiting": "abc", "fence": "cba"}
     assert names == list(wanted.get(column, "cab"))
 
 
