@@ -337,6 +337,12 @@ def test_a_node_that_never_connected_is_not_up(otel: Otel) -> None:
         }
 
 
+def test_each_outcome_is_counted_from_zero() -> None:
+    """Otherwise the first one is no change that an alert could see."""
+    found = {known["asynclock.outcome"] for known, _ in Otel().points("asynclock.acquire.outcomes")}
+    assert found == {"acquired", "timeout", "refused", "outage", "error"}
+
+
 # ---- events that come late, or of which it knows nothing -----------------------------------------
 def test_a_release_after_the_loss_ends_no_second_hold() -> None:
     otel = Otel()
@@ -356,8 +362,8 @@ def test_a_wait_for_a_lock_of_another_library_has_no_holder_id(
 ) -> None:
     """OpenTelemetry warns of an attribute that is None."""
     otel = Otel()
-    otel.telemetry(events.Contended("a", None, 1.0))
-    otel.telemetry(events.Acquired("a", "owner", 1, 0.1, 3, False))
+    told = (events.Contended("a", None, 1.0), events.Acquired("a", "owner", 1, 0.1, 3, False))
+    copy_context().run(lambda: [otel.telemetry(event) for event in told])
     (span,) = otel.spans("asynclock.acquire")
     assert span.attributes["asynclock.holder"] == ""
     assert ("asynclock.holder_id" in span.attributes, caplog.messages) == (False, [])
