@@ -363,7 +363,7 @@ def test_a_wait_for_a_lock_of_another_library_has_no_holder_id(
     """OpenTelemetry warns of an attribute that is None."""
     otel = Otel()
     told = (events.Contended("a", None, 1.0), events.Acquired("a", "owner", 1, 0.1, 3, False))
-    copy_context().run(lambda: [otel.telemetry(event) for event in told])
+    copy_context().run(list, map(otel.telemetry, told))
     (span,) = otel.spans("asynclock.acquire")
     assert span.attributes["asynclock.holder"] == ""
     assert ("asynclock.holder_id" in span.attributes, caplog.messages) == (False, [])
