@@ -404,8 +404,20 @@ def key_lease() -> Lease | None:
     """Return the lease under which an idempotent endpoint runs; None for a request without a key.
 
     Pass its `fence` to the store, which then refuses the late write of a run that lost its lease.
+    The lease ends with the endpoint. A task that the endpoint started still gets it then; the
+    body of a stream gets None.
     """
     return _key_lease.get()
+
+
+@contextlib.contextmanager
+def _answering(lease: Lease | None) -> Iterator[None]:
+    """Let `key_lease` return this lease in the block; the task may serve another request, too."""
+    before = _key_lease.set(lease)
+    try:
+        yield
+    finally:
+        _key_lease.reset(before)
 
 
 class Idempotent:
@@ -431,7 +443,8 @@ class Idempotent:
         """Return the answer of `handle`, or what `make` makes of the answer kept for the key."""
         key = request.headers.get(HEADER)
         if key is None or request.method in SAFE:
-            return await handle()
+            with _answering(None):
+                return await handle()
         if not key:
             return make(*Problem(400, "unusable-key", "This Idempotency-Key is empty").answer)
         scope = "" if self._scope is None else self._scope(request)
@@ -440,11 +453,8 @@ class Idempotent:
         asked = sha256(head + b"\n" + await read()).hexdigest()
         async with locks.once(f"{KEYED}{name}", **self._settings) as run:
             if not run.done:
-                before = _key_lease.set(run.lease)
-                try:
+                with _answering(run.lease):
                     response = await handle()
-                finally:  # the task may serve the next request, too
-                    _key_lease.reset(before)
                 _keep(run, asked, response)
                 return response
         return make(*_kept(run, asked))

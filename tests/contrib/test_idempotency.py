@@ -18,7 +18,7 @@ from asynclock.contrib import fastapi as for_fastapi
 from asynclock.errors import ConfigurationError
 from tests.contrib.conftest import Start
 
-PAY, SHIP = "/pay", "/ship"
+PAY, SHIP, NEST = "/pay", "/ship", "/nest"
 
 
 def seen(status: bytes, stock: Lease, lease: Lease | None) -> tuple[str, int]:
@@ -42,6 +42,15 @@ def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
         lease: Annotated[Lease | None, Depends(for_fastapi.key_lease)],
     ) -> Response:
         return Response(*seen(await request.body(), stock, lease))
+
+    @router.post(NEST)
+    async def nest(lease: Annotated[Lease | None, Depends(for_fastapi.key_lease)]) -> Any:
+        if lease is None:
+            return "no key"
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            inner = await client.post(NEST)
+        return inner.json(), for_fastapi.key_lease() is lease
 
     @router.api_route(PAY, methods=["GET", "POST"])
     async def pay(request: Request) -> Response:
@@ -148,6 +157,8 @@ async def test_a_handler_gets_the_lease_of_the_key(start: Start, framework: str)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
                 assert int((await client.post(SHIP, headers=key | {"user": "bob"})).text) > 0
             assert for_fastapi.key_lease() is None
+            nested = await service.client.post(NEST, headers=key | {"user": "eve"})
+            assert nested.json() == ["no key", True]
 
 
 async def test_while_the_first_one_is_answered_others_come_back_later(
