@@ -135,6 +135,7 @@ class Multiplexer:
                         await asyncio.wait(undoing)
                     await asyncio.gather(*(node.settle() for node in self.nodes))
         finally:  # also if all tasks are cancelled meanwhile
+            self._set_guard.close()
             await asyncio.gather(*(node.finish() for node in self.nodes))
 
     async def state_change(self) -> None:
@@ -321,8 +322,7 @@ class Readiness:
                 return False
             # A stalled link, or one that is not confirmed, reports no change when it works again.
             limits = [until, now + nodes.nodes[0].settings.node_timeout]
-            quarantined = (node for node in nodes.nodes if node.state(now) == "quarantined")
-            limits += [node.votes_from for node in quarantined]
+            limits += [node.votes_from for node in nodes.nodes if node.votes_from > now]
             await self._change(min(limits))
         return True
 
@@ -396,6 +396,8 @@ class SetGuard:
         """The nodes that have reported what they keep since all were last compared."""
         self._told: dict[Node, tuple[Kept, Kept, object]] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
+        self._again: asyncio.TimerHandle | None = None
+        """When a node without a name is compared once more."""
         self._said = ""
 
     def compare(self, met: Node) -> None:
@@ -438,10 +440,7 @@ class SetGuard:
             if enough:
                 self._allow()
             if enough or len(self._names) < len(self._nodes):  # the next node may decide
-                if unsure:  # for the node that votes first; its comparison plans the next
-                    node, seconds = min(unsure.items(), key=lambda item: item[1])
-                    # Not cancelled: one comparison more, or without a link, changes nothing.
-                    asyncio.get_running_loop().call_later(seconds, _compare_again, node)
+                self._compare_later(unsure)
                 return
         text = (
             f"this client uses the nodes {shown(self._own())}, and the fleet uses "
@@ -452,6 +451,18 @@ class SetGuard:
             self._refuse(text)
         else:
             self._say(logging.WARNING, text)
+
+    def _compare_later(self, unsure: dict[Node, float]) -> None:
+        self.close()
+        if unsure:  # for the node that votes first; its comparison plans the next
+            node, seconds = min(unsure.items(), key=lambda item: item[1])
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(seconds, _compare_again, node)
+
+    def close(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _unsure(self, record: NodeSet) -> dict[Node, float]:
         """Return the nodes that may be nodes of the record under another address.

@@ -1,9 +1,11 @@
 """What a client makes of the records that its nodes keep, and what it tells them. Virtual time."""
 
 import asyncio
+import gc
 import logging
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -451,6 +453,29 @@ async def test_of_two_strangers_the_one_that_votes_first_is_compared_in_time() -
         await use(locks)
         await asyncio.sleep(0.2)
         assert states(locks)[3] == "rejected"
+
+
+@in_virtual_time
+async def test_a_closed_client_plans_no_comparison() -> None:
+    """A timer would keep its nodes, and with them its observer."""
+
+    class Observer:
+        def __call__(self, _: Event) -> None: ...
+
+    observer = Observer()
+    found = weakref.ref(observer)
+    servers, nodes = await recorded()
+    servers[2] = MemoryNode("d")
+    async with unmet(*nodes[:2], Place(servers[2])) as locks:
+        locks.observe(observer)
+        await use(locks)
+        assert states(locks)[2] == "quarantined"
+    for server in servers:  # which then forgets whom it would push that to
+        await keep(server, NodeSet(2, ABC))
+    await asyncio.sleep(1)
+    del locks, nodes, observer
+    gc.collect()
+    assert found() is None
 
 
 # ---- nodes that came back empty, which may be somebody's -----------------------------------------
