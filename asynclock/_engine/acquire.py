@@ -32,7 +32,7 @@ from .engine import Engine
 from .grant import Grant, LocalQueue, Turn
 from .lease import Lease
 from .outbox import decide
-from .seek import Seek
+from .seek import LONGEST_ATTEMPT, Seek
 from .spec import LeaseOptions, LockSpec
 
 
@@ -359,7 +359,7 @@ class Acquire(AcquireContext[Lease]):
                 no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
                 waits = () if no_ticket else engine.waits
                 ask = Ask(engine, self._spec, self._options.ttl, waits)
-                if left is not None and left >= Seek.LONGEST_ATTEMPT * engine.settings.node_timeout:
+                if left is not None and left >= LONGEST_ATTEMPT * engine.settings.node_timeout:
                     left = None
                 engine.asking += 1
                 try:

@@ -489,7 +489,7 @@ class Ticket:
         """The number that the nodes were told; below 1 until enough of them have named one."""
         self.rank: int = 0
         """Number of waiters before us, on the node with the fewest."""
-        self.unsettled: bool
+        self.unsettled: bool = False
         """Whether a node has another number than ours."""
         self.asked: set[int] = set()
         """The nodes that may have the ticket."""

@@ -41,10 +41,6 @@ class Engine(Context):
     It is the manager's context as well, so a primitive needs only one of the two.
     """
 
-    ROUNDS = 3
-    """Rounds of the loop that the end of a manager takes at last. In these, the sockets of
-    connections close that were still being opened: the program may stop the loop after that."""
-
     def __init__(
         self,
         multiplexer: Multiplexer,
@@ -277,7 +273,9 @@ class Engine(Context):
             await self.multiplexer.finish(self.undoing)
         finally:
             await self.background.aclose()
-            for _ in range(self.ROUNDS):
+            # Connections that were still being opened have been aborted. Their sockets close in the
+            # next rounds of the loop, so give it some: the program may stop the loop after this.
+            for _ in range(3):
                 await asyncio.sleep(0)
 
 

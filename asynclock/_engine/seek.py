@@ -33,14 +33,13 @@ from .spec import LockSpec
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
+LONGEST_ATTEMPT = 3
+"""Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
+for the request, and one to write the fence back."""
 
 
 class Seek:
     """Asks the nodes for one task; call `run` once."""
-
-    LONGEST_ATTEMPT = 3
-    """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script,
-    one for the request, and one to write the fence back."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class Seek:
         # first one of a try_acquire has none: the links know better whether our loop was busy.
         if self._deadline is None and not (self._once and self.contended):
             return None
-        whole = self.LONGEST_ATTEMPT * self._engine.settings.node_timeout
+        whole = LONGEST_ATTEMPT * self._engine.settings.node_timeout
         left = self._answer_by() - now
         if left < whole and self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
@@ -268,13 +267,13 @@ class Seek:
         now = _clock.now()
         yields = self._yields(attempt)
         other = self._elsewhere(attempt) if yields else None
-        left = max(0.0, self._answer_by(settling=True) - now)
+        left = self._answer_by(settling=True) - now
         # For each slot that turns out to be taken, rivals have got one more of the permits.
-        if other is not None and self._hops < self._spec.permits and left:
+        if other is not None and self._hops < self._spec.permits and left > 0:
             self._hops += 1
             return other
         self._note_refusal(attempt)
-        if yields or not left:
+        if yields or left <= 0:
             return None
         if self._ticket is None:
             ttl = self._engine.settings.ticket_ttl

@@ -99,7 +99,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         self._buffer = memoryview(self._bytes)  # asyncio's TLS reads into slices of it
         self._filled = False
         """Whether a read filled the buffer since a command was late: more may be in the socket."""
-        self._transport: asyncio.Transport | None
+        self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._in_flight: deque[Entry] = deque()
         self._half: list[Any] = []

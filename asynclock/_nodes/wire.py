@@ -477,6 +477,8 @@ class Gather:
             self.complete.set_result(None)
 
 
+HISTORY = ("master_replid", "master_replid2")
+"""The fields with the ids of the history of a server's data; zeros for none."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -485,12 +487,12 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
     fields = parse_info(info)
     if not fields:
         return Facts(tracking=tracking)
-    history = fields.keys() & {"master_replid", "master_replid2"}
+    history = (fields.get(key, "") for key in HISTORY)
     always = fsync in ({b"appendfsync": b"always"}, [b"appendfsync", b"always"])
     return Facts(
         run_id=fields.get("run_id") or None,
         uptime=number(fields, "uptime_in_seconds"),
-        lineage=frozenset(fields[key] for key in history if fields[key].strip("0")),
+        lineage=frozenset(one for one in history if one.strip("0")),
         version=fields.get("valkey_version") or fields.get("redis_version"),
         role=fields.get("role"),
         maxmemory=number(fields, "maxmemory") or 0,

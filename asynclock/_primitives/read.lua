@@ -25,7 +25,7 @@ end
 local function keep_reader(key, owner, ttl)
   local left = redis.call('PTTL', key)
   redis.call('ZADD', key, 'GT', ms + ttl, owner)
-  redis.call('PEXPIRE', key, math.max(left, ttl))
+  if left < ttl then redis.call('PEXPIRE', key, ttl) end
   return left
 end
 
@@ -57,14 +57,10 @@ local function acquire(KEYS, ARGV)
     end
     return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
   end
-  local waits, free = 0, 0
-  if patience > 0 then
-    wait(queue, ticket, patience)
-    waits = 1
-  end
+  if patience > 0 then wait(queue, ticket, patience) end
   local woken = wake_next(lock, queue, KEYS[1])
-  if woken[1] == holder then free = 1 end
-  return {0, left, holder, waits, 0, free, woken, now}
+  local free = woken[1] == holder and 1 or 0
+  return {0, left, holder, patience > 0 and 1 or 0, 0, free, woken, now}
 end
 
 local function release(KEYS, ARGV)

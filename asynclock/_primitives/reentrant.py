@@ -140,8 +140,9 @@ class ReentrantLease(Hold):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._unregister()  # another task may have acquired this hold
-        self._register()
+        if self._task is not self.task:  # another task has acquired this hold
+            self._unregister()
+            self._register()
         return self
 
 

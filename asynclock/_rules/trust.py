@@ -89,7 +89,8 @@ class Trust:
         """Replies to requests that were sent before this moment do not count."""
         self._cause = ""
         """Why there is no vote; "{ago}" stands for the time since `_since`."""
-        self.renews_from = self._since = 0.0
+        self._since = 0.0
+        self.renews_from = 0.0
         """Renewals that were sent before this moment do not count, even if the node had granted."""
         self.remembers_from = -inf
         """The moment since which the node has kept all its keys."""

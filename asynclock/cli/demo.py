@@ -55,6 +55,7 @@ class Store:
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS sales (act INT, order_id INT, buyer TEXT, fence INT)"
         )
+        self._db.execute("CREATE INDEX IF NOT EXISTS by_order ON sales (act, order_id)")
 
     def sales(self, act: int, order: int) -> int:
         """Return how often the order was sold."""

@@ -396,15 +396,14 @@ def _by_reason(reason: str) -> str | None:
 
 def _listen(endpoint: Endpoint, context: ssl.SSLContext | None) -> bytes:
     """Connect, send PING if there is no TLS, and return the reply. Raises OSError."""
-    ping = b"PING\r\n"
     with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain:
         if context is None:
-            plain.sendall(ping)
-            return plain.recv(len(ping))
+            plain.sendall(b"PING\r\n")
+            return plain.recv(64)
         # In TLS 1.3 the server checks our certificate after the handshake has ended for us, and
         # resets a connection with unread bytes, which would hide the reason: so send nothing.
         with context.wrap_socket(plain, server_hostname=endpoint.host) as secure:
-            return secure.recv(len(ping))
+            return secure.recv(64)
 
 
 # ---- The fence counters, on a large server from a sample -----------------------------------------

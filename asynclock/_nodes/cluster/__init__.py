@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ... import _clock
@@ -454,8 +454,8 @@ class RoutedCommand:
     def _follow(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
         # Use only servers in the cluster's own view: an address in a reply proves nothing.
-        view: Mapping[Any, ServerNode] = cluster.primaries
-        target = view.get(read_redirect(failure.cause, shard.address))
+        address = read_redirect(failure.cause, shard.address)
+        target = None if address is None else cluster.primaries.get(address)
         if failure.code == "MOVED":
             cluster.look_again()
             if target is not None:

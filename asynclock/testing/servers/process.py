@@ -109,8 +109,9 @@ class ServerProcess:
                 os.killpg(self.pid, number)
 
     def _stopped(self) -> bool:
-        # Without waitid (macOS before Python 3.13), trust the signal.
-        with contextlib.suppress(AttributeError, ChildProcessError):
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13: trust the signal
+            return True
+        with contextlib.suppress(ChildProcessError):
             status = os.waitid(
                 os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
             )
@@ -190,7 +191,6 @@ class ReservedPort:
 
 
 _WATCHER = """
-exec >/dev/null 2>&1
 read -r _
 for file in "$1"/*/pid; do
     [ -r "$file" ] && { read -r group <"$file"; kill -9 "-$group"; }
@@ -215,6 +215,8 @@ class _Workspace:
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHER, "asynclock-testing-watcher", str(self.root)],
             stdin=read_end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         os.close(read_end)
