@@ -59,7 +59,8 @@ LONGEST_DIAL = 2.0
 """Maximum seconds for a connection attempt, or `node_timeout` if that is longer. A frozen server
 answers a pending attempt as soon as it resumes, so waiting is better than a new attempt."""
 FIRST_PAUSE = 0.01
-"""Seconds that each pause between two attempts doubles, up to `node_timeout`."""
+"""Minimum seconds before the second attempt to connect. Each later pause is twice as long as the
+one before, up to `node_timeout`."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
