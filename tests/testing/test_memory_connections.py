@@ -1,11 +1,14 @@
 """Connections of a node in memory: their ends, its faults, and what it says of itself."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
 import asynclock
+from asynclock.events import Event
 from asynclock.testing import memory_node, run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from asynclock.testing.memory.commands import ReplyError
@@ -45,6 +48,27 @@ async def test_a_key_that_lives_longer_than_it_seemed_is_watched_until_its_end()
 
 
 # ---- ends ----------------------------------------------------------------------------------------
+@in_virtual_time
+async def test_a_client_that_left_is_forgotten_with_what_it_watched() -> None:
+    """Otherwise a node would keep its manager until the key changes."""
+
+    class Observer:
+        def __call__(self, _: Event) -> None: ...
+
+    observer = Observer()
+    found = weakref.ref(observer)
+    async with asynclock.connect("memory://a") as locks:
+        locks.observe(observer)
+        assert not await locks.event("never set").is_set()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await locks.event("never set").wait()
+    del locks, observer
+    await settled()
+    gc.collect()
+    assert found() is None
+
+
 @pytest.mark.parametrize("by_an_operator", [False, True])
 @in_virtual_time
 async def test_a_connection_that_the_node_breaks_is_reset_once(by_an_operator: bool) -> None:

@@ -321,6 +321,8 @@ class MemoryNode:
     def left(self, client: MemoryClient) -> None:
         """Note that a connection has ended."""
         self._clients.pop(client, None)
+        for watchers in self._watchers.values():
+            watchers.pop(client, None)
 
     def arrived(self, client: MemoryClient, data: bytes) -> None:
         """Take bytes of a client; no bytes mean that it has hung up."""
