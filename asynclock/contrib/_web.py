@@ -25,7 +25,7 @@ from collections.abc import (
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from .. import _settings
@@ -36,7 +36,7 @@ from .._engine.replies import from_json
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import LockSettings
 from .._primitives.once import LARGEST, Run
-from .._primitives.synchronized import check_route
+from .._primitives.synchronized import R, check_route
 from .._settings import ConnectSettings
 from ..errors import (
     AcquireTimeoutError,
@@ -51,8 +51,6 @@ from ..fencing import StaleFenceError
 from ..manager import LockManager, connect
 
 _log = logging.getLogger("asynclock.web")
-
-T = TypeVar("T")
 
 MEDIA_TYPE = "application/problem+json"
 KEY = "asynclock"
@@ -85,15 +83,11 @@ class Problem:
         return 4000 + self.status
 
     @property
-    def headers(self) -> dict[str, str]:
-        """The headers of the answer, which keep caches from storing it."""
-        pause = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return {"Cache-Control": "no-store", **pause}
-
-    @property
     def answer(self) -> tuple[bytes, int, dict[str, str]]:
-        """Body, status and headers of the answer."""
-        return self.body, self.status, {**self.headers, "Content-Type": MEDIA_TYPE}
+        """Body, status and headers of the answer; the headers keep caches from storing it."""
+        pause = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", **pause}
+        return self.body, self.status, headers
 
     @property
     def body(self) -> bytes:
@@ -437,9 +431,9 @@ class Idempotent:
         request: Any,
         url: str,
         read: Callable[[], Awaitable[bytes]],
-        handle: Callable[[], Awaitable[T]],
-        make: Callable[[bytes, int, dict[str, str]], T],
-    ) -> T:
+        handle: Callable[[], Awaitable[R]],
+        make: Callable[[bytes, int, dict[str, str]], R],
+    ) -> R:
         """Return the answer of `handle`, or what `make` makes of the answer kept for the key."""
         key = request.headers.get(HEADER)
         if key is None or request.method in SAFE:

@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock import NodeHealth
-from asynclock.contrib._web import UnusableNameError, health_of, problem_of
+from asynclock.contrib._web import MEDIA_TYPE, UnusableNameError, health_of, problem_of
 from asynclock.errors import AsyncLockError, ConfigurationError
 from asynclock.fencing import StaleFenceError
 
@@ -57,7 +57,8 @@ def test_the_whole_answer_to_each_error(
     body = {"type": f"urn:asynclock:{kind}", "title": title, "status": status, "lock": "a", **more}
     assert json.loads(found.body) == {key: value for key, value in body.items() if value}
     header = {"Retry-After": str(more["retry_after"])} if "retry_after" in more else {}
-    assert found.headers == {"Cache-Control": "no-store", **header}
+    headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", **header}
+    assert found.answer == (found.body, status, headers)
     assert (found.status, found.close_code) == (status, 4000 + status)
     records = [(one.name, one.levelno, one.exc_info is not None) for one in caplog.records]
     assert records == ([("asynclock.web", logged, logged == logging.ERROR)] if logged else [])
