@@ -23,7 +23,7 @@ from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
-from ._primitives.base import Defaults, HoldSettings, LockSettings, WaitSettings
+from ._primitives.base import Defaults, HoldSettings, LockSettings, MutexSettings, WaitSettings
 from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
 from ._primitives.lock import FairLock, Lock, fair_spec, spec
@@ -112,22 +112,16 @@ class LockManager(_settings.Answering):
         return Lock(self._engine, what, options, timeout)
 
     def reentrant_lock(
-        self,
-        name: str,
-        *,
-        inherit: bool = False,
-        at_least: float | None = None,
-        **settings: Unpack[LockSettings],
+        self, name: str, *, inherit: bool = False, **settings: Unpack[MutexSettings]
     ) -> ReentrantLock:
         """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError.
 
         Args:
             name: what is locked, as in `lock`.
             inherit: whether tasks started while it is held may acquire it too.
-            at_least: as in `lock`; it counts from the outermost acquire.
-            settings: those of `lock`.
+            settings: those of `lock`; `at_least` counts from the outermost acquire.
         """
-        options, timeout = self._defaults.read(settings, at_least)
+        options, timeout = self._defaults.read(settings, MutexSettings)
         what = spec(self._defaults.prefix, _settings.name(name))
         return ReentrantLock(self._engine, what, options, timeout, self._nestings, inherit=inherit)
 
@@ -144,12 +138,7 @@ class LockManager(_settings.Answering):
         return MultiLock(self._engine, defaults.prefix, names, *defaults.read(settings))
 
     def synchronized(
-        self,
-        template: str,
-        *,
-        lease: str | None = None,
-        at_least: float | None = None,
-        **settings: Unpack[LockSettings],
+        self, template: str, *, lease: str | None = None, **settings: Unpack[MutexSettings]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate an async function: each call holds the mutex that `template` names.
 
@@ -162,12 +151,10 @@ class LockManager(_settings.Answering):
             template: the name, with `{order_id}`, `{order.id}` and the like for the call's
                 arguments, defaults included.
             lease: the name of a keyword-only parameter that gets the lease.
-            at_least: as in `lock`.
             settings: those of `lock`.
         """
-        # A wrong setting is an error now, not at the first call.
-        self._defaults.read(settings, at_least)
-        return synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)
+        self._defaults.read(settings, MutexSettings)  # an error now, not at the first call
+        return synchronized(partial(self.lock, **settings), template, lease)
 
     def once(
         self,
@@ -215,7 +202,7 @@ class LockManager(_settings.Answering):
             settings: those of `lock`, without `handoff`.
         """
         what = fair_spec(self._defaults.prefix, _settings.name(name))
-        return FairLock(self._engine, what, *self._defaults.read(settings, at_least))
+        return FairLock(self._engine, what, *self._defaults.read(settings, at_least=at_least))
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
         """Make an election of the leader of `name`. Raises ConfigurationError.
@@ -303,10 +290,9 @@ class LockManager(_settings.Answering):
             settings: `ttl`, `renew`, `max_hold` and `interrupt`, as in `lock`. Only the ttl, and
                 what was left of `at_least`, are those of the detached lease by default.
         """
-        if wrong := settings.keys() - HoldSettings.__annotations__.keys():
-            raise _settings.unknown(wrong)
         kept, prefix = Detached.read(ticket), self._defaults.prefix
-        options, _ = self._defaults.read({"ttl": kept.ttl, **settings}, kept.at_least or None)
+        ours = {"ttl": kept.ttl, "at_least": kept.at_least or None}
+        options, _ = self._defaults.read(settings, HoldSettings, **ours)
         name, old = _settings.name(kept.name), _settings.name(kept.owner)
         known = {one.keys[0]: one for one in (spec(prefix, name), fair_spec(prefix, name))}
         what = known.get(kept.key)
@@ -343,7 +329,10 @@ class LockManager(_settings.Answering):
             owner: the id, or its 32 digits, that an inspection has shown: nobody else loses it.
             force: whether to release it from any owner; instead of `owner`.
         """
-        return await TakeBack.release(node_access(self), name, owner, force=force)
+        if (owner is None) == (not force) or not isinstance(owner, str | None):
+            raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
+        take = await TakeBack.of(node_access(self), name)
+        return await take.release(owner)
 
     async def ask_back(self, name: str) -> bool:
         """Ask the holder of `name` to give it back; return whether somebody was asked.

@@ -83,18 +83,12 @@ class TakeBack(Vote):
             engine.renewals.changed(spec.keys[0])  # servers push to other clients only
         return outcomes
 
-    @classmethod
-    async def release(
-        cls, access: NodeAccess, name: str, owner: str | None, *, force: bool
-    ) -> bool:
-        if (owner is None) == (not force) or not isinstance(owner, str | None):
-            raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
-        take = await cls.of(access, name)
-        parts = take.parts(owner)
-        if not parts and owner in [lease.holder for lease in take.held]:
+    async def release(self, owner: str | None) -> bool:
+        parts = self.parts(owner)
+        if not parts and owner in [lease.holder for lease in self.held]:
             raise ConfigurationError(f"{owner!r} is a label: pass the owner (`inspect` shows it)")
-        outcomes = await take.free(parts)
-        take.check()
+        outcomes = await self.free(parts)
+        self.check()
         return any(one.released is True for one in outcomes)
 
     async def ask(self) -> bool:

@@ -59,6 +59,13 @@ class LockSettings(WaitSettings, total=False):
     """How a released lock passes to a waiting task of this process (default: True)."""
 
 
+class MutexSettings(LockSettings, total=False):
+    """The settings of a mutex that may also rest after its release."""
+
+    at_least: float | None
+    """Seconds from the acquire for which nobody else gets the name (default: no rest)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """A manager's default settings for its locks; times in seconds."""
@@ -124,12 +131,12 @@ class Defaults:
         )
 
     def read(
-        self, settings: HoldSettings, at_least: float | None = None
+        self, settings: HoldSettings, known: type = LockSettings, **more: float | None
     ) -> tuple[LeaseOptions, float | None]:
-        """Return the checked options and the timeout. Raises ConfigurationError."""
-        if wrong := settings.keys() - LockSettings.__annotations__.keys():
+        """Return checked options (of `more`, too) and the timeout. Raises ConfigurationError."""
+        if wrong := settings.keys() - known.__annotations__.keys():
             raise _settings.unknown(wrong)
-        given: dict[str, Any] = {"ttl": None, "at_least": at_least, **settings}
+        given: dict[str, Any] = {"ttl": None, **more, **settings}
         timeout = given.pop("timeout", None)
         return self.options(**given), timeout
 

@@ -104,6 +104,13 @@ class LockSettings(WaitSettings, total=False):
     """How a released lock passes to a waiting thread of this process (default: True)."""
 
 
+class MutexSettings(LockSettings, total=False):
+    """The settings of a mutex that may also rest after its release."""
+
+    at_least: float | None
+    """Seconds from the acquire for which nobody else gets the name (default: no rest)."""
+
+
 class Acquirable(Enterable[L]):
     """A name and settings that can be acquired. Any number of threads may share it."""
 
@@ -449,13 +456,10 @@ class LockManager(Bridge):
             ),
         )
 
-    def reentrant_lock(
-        self, name: str, *, at_least: float | None = None, **settings: Unpack[LockSettings]
-    ) -> ReentrantLock:
+    def reentrant_lock(self, name: str, **settings: Unpack[MutexSettings]) -> ReentrantLock:
         """Make a mutex on `name` that its holder may acquire again. Raises ConfigurationError."""
         return ReentrantLock(
-            self,
-            inner=self._locks.reentrant_lock(name, at_least=at_least, **settings, interrupt=False),
+            self, inner=self._locks.reentrant_lock(name, **settings, interrupt=False)
         )
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
@@ -463,15 +467,10 @@ class LockManager(Bridge):
         return MultiLock(self, inner=self._locks.multi_lock(*names, **settings, interrupt=False))
 
     def synchronized(
-        self,
-        template: str,
-        *,
-        lease: str | None = None,
-        at_least: float | None = None,
-        **settings: Unpack[LockSettings],
+        self, template: str, *, lease: str | None = None, **settings: Unpack[MutexSettings]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function: each call holds the mutex that `template` names."""
-        return synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)
+        return synchronized(partial(self.lock, **settings), template, lease)
 
     def once(
         self,

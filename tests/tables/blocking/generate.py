@@ -170,9 +170,7 @@ def method(one: Member, *, manager: bool) -> str:
         head = f"def {one.name}({parameters})"
         later = f"lambda: {value}({passed})" if passed else value
         if one.name == "synchronized":
-            value = (
-                "synchronized(partial(self.lock, at_least=at_least, **settings), template, lease)"
-            )
+            value = "synchronized(partial(self.lock, **settings), template, lease)"
         elif one.name == "__call__":
             value = "decorated(self, function)"
             head = head.replace("Awaitable[R]", "R")
@@ -222,7 +220,7 @@ def generated() -> str:
     What comes before the first class is written by hand, in the file itself.
     """
     by_hand = FILE.read_text("utf-8").partition("\nclass ")[0]
-    kinds = (base.HoldSettings, base.WaitSettings, base.LockSettings)
+    kinds = (base.HoldSettings, base.WaitSettings, base.LockSettings, base.MutexSettings)
     parts = [*map(typed, kinds), *map(written, BASES), connect(), FOOTER]
     return "\n\n".join([by_hand.strip(), *parts])
 
