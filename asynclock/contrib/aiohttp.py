@@ -300,17 +300,17 @@ def locked(
 
 @contextmanager
 def while_present(request: web.Request) -> Iterator[anyio.CancelScope]:
-    """Cancel the block when the client of the request disconnects.
+    """Cancel the block when the client of the request disconnects, unless it sent a key.
 
-    Once a WebSocket has been accepted, this no longer looks: the handler notices the end itself,
-    and may have to clean up then.
+    With an Idempotency-Key it comes back for the answer. Once a WebSocket has been accepted, this
+    no longer looks: the handler notices the end itself, and may have to clean up then.
     """
     timer: asyncio.TimerHandle | None = None
 
     def look() -> None:
         nonlocal timer
         upgrade = request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
-        if upgrade and request.writer.output_size > 0:
+        if (upgrade and request.writer.output_size > 0) or key_lease() is not None:
             return
         transport = request.transport
         if transport is None or transport.is_closing():

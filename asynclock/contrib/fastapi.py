@@ -235,8 +235,8 @@ def Locked(  # noqa: N802 - as `Depends`
         connection: HTTPConnection, locks: Locks, wanted: Any = source
     ) -> AsyncIterator[Lease]:
         presence = connection.scope.get(PRESENCE)
-        if isinstance(presence, Presence):
-            presence.insist()
+        if isinstance(presence, Presence) and key_lease() is None:
+            presence.insist()  # with a key, the client comes back for the answer
         async with await declared.acquire(locks, wanted) as lease:
             yield lease
 

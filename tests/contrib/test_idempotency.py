@@ -17,6 +17,7 @@ from asynclock.contrib import aiohttp as for_aiohttp
 from asynclock.contrib import fastapi as for_fastapi
 from asynclock.errors import ConfigurationError
 from tests.contrib.conftest import Start
+from tests.waiting import until
 
 PAY, SHIP, NEST = "/pay", "/ship", "/nest"
 
@@ -41,7 +42,9 @@ def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
         stock: Annotated[Lease, for_fastapi.Locked("stock")],
         lease: Annotated[Lease | None, Depends(for_fastapi.key_lease)],
     ) -> Response:
-        return Response(*seen(await request.body(), stock, lease))
+        status = await request.body()
+        await witness.work("ship", wait=status == b"202")
+        return Response(*seen(status, stock, lease))
 
     @router.post(NEST)
     async def nest(lease: Annotated[Lease | None, Depends(for_fastapi.key_lease)]) -> Any:
@@ -80,7 +83,9 @@ def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
     @for_aiohttp.idempotent()
     @for_aiohttp.locked("stock")
     async def ship(request: web.Request, stock: Lease) -> web.StreamResponse:
-        text, status = seen(await request.read(), stock, for_aiohttp.key_lease())
+        wanted = await request.read()
+        await witness.work("ship", wait=wanted == b"202")
+        text, status = seen(wanted, stock, for_aiohttp.key_lease())
         return web.Response(text=text, status=status)
 
     @for_aiohttp.idempotent(scope=lambda request: request.headers.get("user", ""))
@@ -159,6 +164,20 @@ async def test_a_handler_gets_the_lease_of_the_key(start: Start, framework: str)
             assert for_fastapi.key_lease() is None
             nested = await service.client.post(NEST, headers=key | {"user": "eve"})
             assert nested.json() == ["no key", True]
+
+
+async def test_a_client_that_went_away_gets_the_answer_later(start: Start, framework: str) -> None:
+    """The endpoint has a lock, which ends other requests whose client goes away."""
+    async with start(MAKERS[framework]) as service:
+        key = {"Idempotency-Key": "k"}
+        with pytest.raises(httpx.ReadTimeout):
+            await service.client.post(SHIP, content=b"202", headers=key, timeout=0.5)
+        await asyncio.sleep(0.2)
+        service.witness.go_on.set()
+        await until(lambda: service.witness.left)
+        await until(service.free)
+        later = await service.client.post(SHIP, content=b"202", headers=key)
+        assert (later.status_code, service.witness.left) == (202, ["done"])
 
 
 async def test_while_the_first_one_is_answered_others_come_back_later(
