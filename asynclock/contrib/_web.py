@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import logging
 import math
@@ -341,6 +342,13 @@ def declared(settings: dict[str, Any]) -> dict[str, Any]:
         _settings.optional_seconds(settings.get(setting), setting, zero=setting == "timeout")
     _settings.handoff(settings.get("handoff", True))
     return settings
+
+
+def layers(function: object) -> Iterator[Callable[..., Any]]:
+    """Yield `function` and those that decorators have wrapped in it."""
+    while inspect.isfunction(function):
+        yield function
+        function = getattr(function, "__wrapped__", None)
 
 
 class RouteLock:

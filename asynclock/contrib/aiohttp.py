@@ -46,6 +46,7 @@ from ._web import (
     Source,
     health_of,
     key_lease,
+    layers,
     problem_of,
     requests_of,
     warn,
@@ -172,9 +173,8 @@ def _check_names(routes: Iterable[web.AbstractRoute]) -> None:
     for route in routes:
         known = route.resource.get_info() if route.resource is not None else {}
         variables = known["pattern"].groupindex if "pattern" in known else ()
-        for handler in _handlers(route):
-            if (lock := _declared.get(handler)) is not None:
-                lock.check(variables, f"route {route.method} {_path(route)}")
+        for lock in _locks_of(route):
+            lock.check(variables, f"route {route.method} {_path(route)}")
 
 
 def _path(route: web.AbstractRoute) -> str:
@@ -183,15 +183,15 @@ def _path(route: web.AbstractRoute) -> str:
 
 
 def _without_timeout(route: web.AbstractRoute) -> bool:
-    locks = map(_declared.get, _handlers(route))
-    return any(lock is not None and lock.waits_for_ever for lock in locks)
+    return any(lock.waits_for_ever for lock in _locks_of(route))
 
 
-def _handlers(route: web.AbstractRoute) -> list[Callable[..., Any]]:
-    if not isinstance(route.handler, type):
-        return [route.handler]
-    methods = (getattr(route.handler, method.lower(), None) for method in hdrs.METH_ALL)
-    return [method for method in methods if method is not None]
+def _locks_of(route: web.AbstractRoute) -> list[RouteLock]:
+    handlers: list[Any] = [route.handler]
+    if isinstance(route.handler, type):
+        handlers = [getattr(route.handler, method.lower(), None) for method in hdrs.METH_ALL]
+    found = (_declared.get(layer) for handler in handlers for layer in layers(handler))
+    return [lock for lock in found if lock is not None]
 
 
 def problems(contended: Contended = 409) -> Middleware:

@@ -64,6 +64,7 @@ from ._web import (
     Source,
     health_of,
     key_lease,
+    layers,
     problem_of,
     warn,
 )
@@ -425,7 +426,7 @@ def _check_order(routes: Sequence[BaseRoute]) -> None:
         for dependant, path in _dependants(routes)
         if inspect.isfunction(dependant.call)
     }
-    served = {function for endpoint in paths for function in _layers(endpoint)}
+    served = {function for endpoint in paths for function in layers(endpoint)}
     for endpoint, path in paths.items():
         if endpoint in _with_lock and served.isdisjoint(_with_lock[endpoint]):
             raise ConfigurationError(
@@ -436,16 +437,8 @@ def _check_order(routes: Sequence[BaseRoute]) -> None:
 
 def _note_lock(function: Callable[..., Any], with_lock: Callable[..., Any]) -> None:
     """Note for `_check_order` that `locked` made `with_lock` of `function`."""
-    for layer in _layers(function):
+    for layer in layers(function):
         _with_lock.setdefault(layer, WeakSet()).add(with_lock)
-
-
-def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Yield `function` and those that decorators have wrapped in it."""
-    layer: Any = function
-    while inspect.isfunction(layer):
-        yield layer
-        layer = getattr(layer, "__wrapped__", None)
 
 
 def _dependants(routes: Sequence[BaseRoute]) -> Iterator[tuple[Any, str]]:

@@ -80,6 +80,10 @@ WRONG_ROUTES: dict[str, tuple[str, Any]] = {
     "add_get": ("aiohttp", lambda app: app.router.add_get(PATH, handler)),
     "add_post": ("aiohttp", lambda app: app.router.add_post(PATH, handler)),
     "a table": ("aiohttp", by_table),
+    "a decorator around it": (
+        "aiohttp",
+        lambda app: app.router.add_get(PATH, for_aiohttp.idempotent()(handler)),
+    ),
     **{
         f"a view's {method}": ("aiohttp", functools.partial(by_view, method=method))
         for method in ("get", "post", "put", "delete")
