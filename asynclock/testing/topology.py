@@ -283,7 +283,7 @@ class RedisCluster(Topology):
         """One URL that names every node."""
         url = urlsplit(self.servers[0].url)
         login, at, _ = url.netloc.rpartition("@")
-        hosts = ",".join(f"{server.host}:{server.port}" for server in self.servers)
+        hosts = ",".join(urlsplit(one.url).netloc.removeprefix(login + at) for one in self.servers)
         return [url._replace(scheme=f"{url.scheme}+cluster", netloc=login + at + hosts).geturl()]
 
     def _nodes_conf(self, myself: _ClusterNode, nodes: list[_ClusterNode]) -> str:

@@ -227,6 +227,9 @@ def test_one_url_has_the_login_every_node_and_the_service() -> None:
         assert cluster.addresses == [f"redis+cluster://:p%40ss@{hosts}"]
         assert [len(shard) for shard in cluster.shards] == [2, 2, 2]
         assert [one for shard in cluster.shards for one in shard] == cluster.servers
+    with closing(RedisCluster(2, 0, host="::1", password="p@ss")) as cluster:
+        hosts = ",".join(f"[::1]:{server.port}" for server in cluster.servers)
+        assert cluster.addresses == [f"redis+cluster://:p%40ss@{hosts}"]
     with closing(SentinelGroup(1, 3, service="main", password="p@ss")) as group:
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
         assert group.addresses == [f"redis+sentinel://:p%40ss@{hosts}/main"]
