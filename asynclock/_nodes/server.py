@@ -60,7 +60,7 @@ LONGEST_DIAL = 2.0
 answers a pending attempt as soon as it resumes, so waiting is better than a new attempt."""
 FIRST_PAUSE = 0.01
 """Minimum seconds before the second attempt to connect. Each later pause is twice as long as the
-one before, up to `node_timeout`."""
+one before, up to `node_timeout` or LONGEST_DIAL."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
@@ -280,7 +280,7 @@ class ServerNode(Node):
                     link, facts = await self._dial(self, limit)
                 except Exception as error:  # keep trying, whatever a server replies
                     # A key may outlive the node's return by this pause.
-                    limit, pause = min(2 * limit, longest), min(2 * pause, shortest)
+                    limit, pause = min(2 * limit, longest), min(2 * pause, shortest, LONGEST_DIAL)
                     self._fail(self._hopeful(why_unready(error)))
                     await asyncio.sleep(pause * (1 + self.random()) / 2)
                     continue

@@ -127,6 +127,19 @@ async def test_ready_goes_on_the_moment_a_node_is_back(on: Nodes) -> None:
     await manager.aclose()
 
 
+@virtual
+async def test_after_a_long_outage_a_node_is_met_within_two_seconds(on: Nodes) -> None:
+    async with on.connect(node_timeout=30, ttl=300, max_ttl=300, restart_guard=False) as manager:
+        await manager.ready()
+        on.kill()
+        await asyncio.sleep(400)
+        for node in on.nodes:
+            node.restart()
+        began = now()
+        await manager.ready(voting=True)
+        assert now() - began <= 2
+
+
 async def seconds_to_a_lock(durable: str, **settings: Any) -> float:
     """Return the seconds that a first lock takes on fresh nodes, of which these are durable."""
     on = Nodes([MemoryNode(name, durable=name in durable) for name in "abc"])
