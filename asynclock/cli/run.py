@@ -89,13 +89,11 @@ class RunArguments:
             raise ConfigurationError("--at-least is for a lock that one command holds alone")
         if self.message is not None and self.shared:
             raise ConfigurationError("--message and --shared exclude each other")
-        if (length := len(self.message or "")) > LONGEST_MESSAGE:
-            text = f"--message may have {LONGEST_MESSAGE} characters, this one has {length}"
-            raise ConfigurationError(text)
-        if len(self.name) > MAX_NAME:
-            raise ConfigurationError(
-                f"a lock's name may have {MAX_NAME} characters, this one has {len(self.name)}"
-            )
+        texts = ("a lock's name", self.name, MAX_NAME), ("--message", self.message, LONGEST_MESSAGE)
+        for what, text, most in texts:
+            if (length := len(text or "")) > most:
+                long = f"{what} may have {most} characters, this one has {length}"
+                raise ConfigurationError(long)
         for option, given in (("--ttl", self.ttl), ("--max-ttl", self.max_ttl)):
             if given is not None and given > MAX_SECONDS:
                 raise ConfigurationError(
