@@ -146,10 +146,7 @@ class Lease(_settings.Answering):
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
-        grant = self._grant
-        if grant is None or not self.held:
-            raise self._loss_error()
-        self._check_loop()
+        grant = self._live()
         before = grant.ttl
         if ttl is not None:
             present = max(grant.valid_until, grant.extends_until)
@@ -198,9 +195,7 @@ class Lease(_settings.Answering):
         `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock` made the lease,
         and what `extend` raises. After an error or a cancellation the lease is held as before.
         """
-        grant = self._grant
-        if grant is None:
-            raise self._loss_error()
+        grant = self._live()
         ticket = Detached.ticket_of(grant)
         await self.extend()
         grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
@@ -222,10 +217,7 @@ class Lease(_settings.Answering):
 
     def _publish(self, text: str | None) -> Check:
         """Send a message, now and with each renewal; None takes it back. Return the vote on it."""
-        self._check_loop()
-        grant, engine = self._grant, self._engine
-        if grant is None or not self.held:
-            raise self._loss_error()
+        grant, engine = self._live(), self._engine
         if not grant.spec.own_keys:
             raise ConfigurationError("readers share a name, so none of them can publish a message")
         engine.messages.pop(grant, None)
@@ -365,6 +357,13 @@ class Lease(_settings.Answering):
         if self._grant is not None:
             self._grant.keep_here()
 
+    def _live(self) -> Grant:
+        """Return the grant of a lease that is held. Raises LeaseLostError if it has ended."""
+        self._check_loop()
+        if self._grant is None or not self.held:
+            raise self._loss_error()
+        return self._grant
+
     def _check_loop(self) -> None:
         """Raise ConfigurationError in another event loop than the manager's."""
         self._engine.multiplexer.check_loop()
@@ -412,9 +411,7 @@ class Lease(_settings.Answering):
         """
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        self._check_loop()
-        if not self.held:
-            raise self._loss_error()
+        self._live()
         self._body.move()
 
     async def __aenter__(self) -> Lease:

@@ -91,8 +91,7 @@ class Term:
         If it is False, too few nodes answered; the value is sent again with each renewal. Raises
         LeaseLostError if the term is over.
         """
-        if not self.held:
-            raise self.lease._loss_error()
+        self.lease._live()
         self.value = _checked(value)
         return await self.lease._publish(self.value).decided
 

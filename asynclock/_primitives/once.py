@@ -144,7 +144,7 @@ class Run(_settings.Answering):
         if self.lease is None:
             return False
         try:
-            await self._keep(None)
+            await self._keep(self.lease, None)
         finally:  # also if this is cancelled
             released = await self.lease.release()
         return released
@@ -161,7 +161,7 @@ class Run(_settings.Answering):
             return
         try:
             if end[0] is not GeneratorExit:  # a coroutine being closed can't await
-                await self._keep(end[1])
+                await self._keep(lease, end[1])
         except BaseException as cut:
             await lease.__aexit__(type(cut), cut, cut.__traceback__)
             raise
@@ -189,10 +189,9 @@ class Run(_settings.Answering):
         if found.run != self._id and (self._value or not found.form):
             raise lease._loss_error("a later run has begun, so no result of this one is kept")
 
-    async def _keep(self, error: BaseException | None) -> None:
+    async def _keep(self, lease: Lease, error: BaseException | None) -> None:
         """Keep the value passed to `finish`, if there is one; a failure is a note of `error`."""
-        lease = self.lease
-        if not self._value or self.done or lease is None:
+        if not self._value or self.done:
             return
         # In a task of the manager: what is done must be kept even if the caller is cancelled now.
         task = self._engine.background.spawn(self._store(lease), f"asynclock: keep {self.name}")
