@@ -398,7 +398,6 @@ class RouteLock:
 HEADER = "Idempotency-Key"
 SAFE = {"GET", "HEAD", "OPTIONS", "TRACE"}
 """The methods whose requests may be repeated anyway."""
-UNKEPT = Problem(410, "unkept-answer", "This was done; its answer is not kept")
 _key_lease: ContextVar[Lease | None] = ContextVar("_key_lease", default=None)
 
 
@@ -430,7 +429,7 @@ class Idempotent:
     ) -> None:
         if scope is not None:
             _settings.callback(scope, "scope")
-        self._scope = scope
+        self._scope = scope or (lambda _request: "")
         self._settings = {"keep": _settings.seconds(keep, "keep")} | declared(settings)
 
     async def answer(
@@ -449,8 +448,7 @@ class Idempotent:
                 return await handle()
         if not key:
             return make(*Problem(400, "unusable-key", "This Idempotency-Key is empty").answer)
-        scope = "" if self._scope is None else self._scope(request)
-        name = sha256(json.dumps([scope, key]).encode()).hexdigest()
+        name = sha256(json.dumps([self._scope(request), key]).encode()).hexdigest()
         head = json.dumps([request.method, url]).encode()
         asked = sha256(head + b"\n" + await read()).hexdigest()
         async with locks.once(f"{KEYED}{name}", **self._settings) as run:
@@ -468,15 +466,15 @@ def _kept(run: Run, request: str) -> tuple[bytes, int, dict[str, str]]:
     match from_json(head):
         case [str(asked), *_] if asked != request:
             return Problem(422, "reused-key", "This Idempotency-Key is another request's").answer
-        case [_, 410, _] if body == UNKEPT.body:
-            return UNKEPT.answer
+        case [_]:
+            return Problem(410, "unkept-answer", "This was done; its answer is not kept").answer
         case [_, int(status), None | str() as kind]:
             return body, status, {} if kind is None else {"Content-Type": kind}
     raise ConfigurationError("the kept answer was not written by this library", name=run.name)
 
 
 def _keep(run: Run, request: str, response: Any) -> None:
-    """Keep an answer below 500; of a stream or a large one a problem: it isn't done again."""
+    """Keep an answer below 500; of a stream or a large one the request: it isn't done again."""
     status = getattr(response, "status_code", None) or response.status  # FastAPI's, or aiohttp's
     if status >= 500:
         return  # the next request with the key tries again
@@ -484,5 +482,5 @@ def _keep(run: Run, request: str, response: Any) -> None:
     body = getattr(response, "body", "a stream has none") or b""
     if not isinstance(body, bytes | bytearray | memoryview) or len(head) + len(body) > LARGEST:
         _log.warning("the answer of %r can't be repeated: it is too large, or a stream", run.name)
-        head, body = json.dumps([request, 410, MEDIA_TYPE]).encode() + b"\n", UNKEPT.body
+        head, body = json.dumps([request]).encode(), b""
     run.finish(head + bytes(body))
