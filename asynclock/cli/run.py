@@ -258,9 +258,7 @@ class _Job:
 
         def report_holder(event: Event) -> None:
             if isinstance(event, Contended) and len(reporting) == 1:
-                holder = event.holder or "another owner"
-                say(f"waiting for {self._name!r}, last granted to {holder}")
-                reporting.append(asyncio.ensure_future(self._report_resting(inspect)))
+                reporting.append(asyncio.ensure_future(self._report_holder(inspect)))
 
         locks.observe(report_holder)
         try:
@@ -281,12 +279,12 @@ class _Job:
         lock = locks.lock(name, max_hold=max_hold, at_least=wanted.at_least)
         return lock, partial(locks.inspect, name)
 
-    async def _report_resting(self, inspect: Callable[[], Awaitable[Inspection]]) -> None:
+    async def _report_holder(self, inspect: Callable[[], Awaitable[Inspection]]) -> None:
         with contextlib.suppress(AsyncLockError):
             found = await inspect()
-            if found.rests:
-                free = shlex.join(["asynclock", "release", self._name, "--force"])
-                say(f"{self._name!r} {_had(found)}; `{free}` frees it")
+            free = shlex.join(["asynclock", "release", self._name, "--force"])
+            hint = f"; `{free}` frees it" if found.rests else ""
+            say(f"waiting for {self._name!r}, which {_had(found)}{hint}")
 
     async def _report_missing_nodes(self, locks: LockManager) -> None:
         """Tell a user at the terminal which nodes are missing."""

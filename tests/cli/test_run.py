@@ -174,7 +174,7 @@ async def test_at_least_keeps_others_out_after_the_command_has_ended(program: Pr
     assert late.status == 75
     assert re.search(r"'my j' rests for 5\dm \d+s, last held by", late.err)
     waits = await program("run", "--timeout", "1s", "my j", "true")
-    assert re.search(r"'my j' rests for 5\dm \d+s, last held by \S+; `", waits.err)
+    assert re.search(r"for 'my j', which rests for 5\dm \d+s, last held by \S+; `", waits.err)
     assert "`asynclock release 'my j' --force` frees it" in waits.err
     owner = re.search(r"[0-9a-f]{32}", seen.out)
     assert owner

@@ -204,7 +204,7 @@ async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
                 await made(Guarding(), timeout=30.0)._acquire(locks)
             assert now() - began == pytest.approx(30.0, abs=0.5)
             assert locks.statistics().refused > 3
-            told = "asynclock: waiting for 'j', last granted to web-1:77\n"
+            told = "asynclock: waiting for 'j', which is held by web-1:77\n"
             assert capsys.readouterr().err == told
             # Later events concern nobody: the command runs.
             assert await locks.lock("j").try_acquire() is None
@@ -220,7 +220,7 @@ async def test_a_lock_that_is_free_and_one_that_nobody_can_tell_of_are_no_news(
 
     async with asynclock.connect(*NODES) as locks:
         assert await made(Guarding(), no_wait=True)._acquire(locks)
-    await made(Guarding())._report_resting(fail)
+    await made(Guarding())._report_holder(fail)
     assert not capsys.readouterr().err
 
 
