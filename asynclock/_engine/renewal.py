@@ -175,10 +175,9 @@ class Renewals:
 
     def _renew_early(self, grant: Grant) -> None:
         # One batch at a time: thousands of leases at once would block the loop.
-        at = max(_clock.now(), self._early_at + RENEWAL_WINDOW / self.multiplexer.batch)
-        self._early_at = at
-        allowed, pause = self._pauses.get(grant.owner, (at, PAUSE))
-        at = max(at, allowed)
+        self._early_at = max(_clock.now(), self._early_at + RENEWAL_WINDOW / self.multiplexer.batch)
+        allowed, pause = self._pauses.get(grant.owner, (0.0, PAUSE))
+        at = max(self._early_at, allowed)
         if grant.alarm and at < grant.sooner_at:
             self._pauses[grant.owner] = at + pause, 2 * pause
             self._renew_at(grant, at)

@@ -157,10 +157,9 @@ class LockSpec:
 
     def publish(self, owner: str, text: Word, seconds: float, kind: str = MESSAGE) -> Command:
         """Build a command: `read_beside(kind)` finds `text` ("": none) if `owner` has the locks."""
-        beside = {key: derived(key, kind) for key in self.keys[::2]}
-        pairs = [one for pair in beside.items() for one in pair]
-        command = Command(self.script, pairs, ("publish", owner, text, ms(seconds)))
-        command.wakes = [*beside.values()]
+        keys = [one for key in self.keys[::2] for one in (key, derived(key, kind))]
+        command = Command(self.script, keys, ("publish", owner, text, ms(seconds)))
+        command.wakes = keys[1::2]
         return command
 
     def check(self, owner: str) -> Command:

@@ -93,8 +93,7 @@ class Hold(_settings.Answering):
 
     async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""
-        if self._outcome is not None:
-            raise self._leases[0]._loss_error()
+        self._check()
         for lease in self._leases:
             await lease.extend(ttl, **unknown)
 
@@ -112,8 +111,7 @@ class Hold(_settings.Answering):
 
     async def publish(self, text: str) -> bool:
         """Publish a message under every lease, one after the other; see `Lease.publish`."""
-        if self._outcome is not None:
-            raise self._leases[0]._loss_error()
+        self._check()
         return all([await lease.publish(text) for lease in self._leases])
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
