@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+_HELP = {"-h", "--help"}
 
 COMMANDS = {
     "run": "._app",
@@ -120,7 +121,8 @@ def _run(arguments: Sequence[str]) -> object:
     _add_commands(arguments)
     raise_on_ctrl_c()
     program: Any = typer.main.get_command(app)
-    _hide_types_of_flags(program)
+    if not arguments or not _HELP.isdisjoint(arguments):  # it takes some milliseconds
+        _hide_types_of_flags(program)
     try:
         return program(list(arguments), prog_name="asynclock", standalone_mode=False)
     except _MISTAKES as error:
