@@ -478,12 +478,10 @@ def synchronized(
 
 
 def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
-    inner = once._inner
-
     def run(key: str, call: Callable[[Any], R]) -> R:
-        with type(once)(once._manager, inner=inner._for_key(key)) as found:
+        with type(once)(once._manager, inner=once._inner._for_key(key)) as found:
             if not found.done:
                 found.finish(call(found.lease))
         return cast("R", found.result)
 
-    return decorator(run, "once", inner.name, inner._lease)(function)
+    return decorator(run, "once", once.name, once._inner._lease)(function)
