@@ -556,4 +556,4 @@ async def _clean_up(locks: LockManager, run: str) -> None:
         keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-{locked}"))
     (node,) = access.nodes
     # One key per command, because on a Cluster the keys are in different slots.
-    await asyncio.gather(*(ask(node, Command.plain("DEL", key)) for key in keys))
+    await asyncio.gather(*(ask(node, Command.plain("DEL", key, keys=(key,))) for key in keys))

@@ -193,6 +193,7 @@ async def test_managed_services(
             assert (await there.inspect("b")).owner == lease.owner
             seen = await program("inspect", "--all", "--json")
         ended = await program(*QUICK)
+        assert not await server.command("KEYS", "*doctor*")
     assert [lock["name"] for lock in json.loads(seen.out)["locks"]] == ["b"]
     assert codes(ended.out)[at(server)] == {"evicts", "no-persistence", *service.says}
     if "CLIENT" in service.unknown:
