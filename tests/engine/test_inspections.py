@@ -103,9 +103,9 @@ async def test_a_timeout_says_its_place_in_the_queue_and_who_was_before_it(
 async def test_a_task_says_its_place_among_those_of_its_process(on: Nodes) -> None:
     async with on.locks.lock("a"):
         calls = []
-        for timeout in (9, 2, 8, 4):
+        for timeout in (9, 2, 8, 4, 9):  # the last two at the same moment
             calls.append(start(on.locks.lock("a").acquire(timeout=timeout)))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01 * (len(calls) != 4))
         await asyncio.sleep(5)
         places = [str(call.exception()) for call in (calls[1], calls[3])]
         for call in calls:

@@ -89,6 +89,12 @@ CONNECTIONS = cases(f"""
       check
       state? -> stalled
       cause? -> it does not answer in time
+    the time that it was asked for shows that its clock jumped
+      comes
+      clock 0
+      check -> sends TIME
+      replies TIME = [b'1700000100', b'0'] -> jumps by 100
+      state? -> quarantined
     pushes are asked for, also by what waits for the connection
       arm a
       comes -> sends a behind CLIENT CACHING YES
