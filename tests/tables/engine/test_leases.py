@@ -244,6 +244,8 @@ async def test_a_hand_over_takes_a_fence_above_all_that_a_node_has_given(
     assert second.fence == (fence or 99)
     raised = on.heard("raise")[0].words
     assert raised[1:3] == [first.owner, str(10 + (1 if handoff == "strict" else BLOCK))]
+    await second.release()
+    assert (await wanted.acquire(timeout=5)).held
 
 
 @pytest.mark.parametrize(
