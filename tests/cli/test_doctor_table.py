@@ -787,6 +787,8 @@ def test_the_json_has_every_figure(here: Here) -> None:
         "counters_bytes": 360,
         "epoch": None,
     }
+    jumped = json.loads(doctor(here, Plant(says={"TIME": Clock(4)}), "--json").out)["nodes"]
+    assert [node["clock_rate"] for node in jumped] == [0.0], "a jump is no wrong rate"
     assert gone.keys() == first.keys()
     assert (gone["reachable"], gone["cause"], gone["counters"]) == (
         False,

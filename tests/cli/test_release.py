@@ -174,7 +174,8 @@ def test_it_asks_and_only_a_yes_at_a_terminal_counts(
     assert (ended.status, nodes.left) == (status, [left] * 3)
     assert ("Release it?" in ended.err, "Release it?" in ended.out) == (status != 64, False)
     if status != 64:
-        row = ended.out.splitlines()[1]
+        head, row, *_ = ended.out.splitlines()
+        assert head.split() == ["part", "owner", "holder", "host", "pid", "remaining"]
         assert row.split()[:4] == [f"{1:032x}", "web-1:77:job", "web-1", "77"]
         assert row.endswith("1m 0s")
     else:

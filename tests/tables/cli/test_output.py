@@ -80,6 +80,8 @@ LISTED = ("name", "holder", "held for", "remaining", "fence", "nodes", "note")
         (75, "fence nodes", LONG * 2),
         (70, "fence nodes note", LONG * 2),
         (80, "fence", LONG[:20]),
+        (87, "fence", LONG[:20]),
+        (88, "", LONG[:20]),  # a part of its number would be of no use
     ],
 )
 def test_columns_go_before_a_name_is_cut_below_thirty_characters(

@@ -243,6 +243,8 @@ def test_a_node_that_is_up_and_says_nothing_is_explained_where_its_cells_are_cut
     assert "redis://a: NOPERM not you" in narrow
     assert "redis://a: NOPERM not you" not in wide
     assert any(line.endswith("NOPERM not you") for line in wide), "in its own cell"
+    monitor.survey.errors["redis://a"] = "NOPERM not you"
+    assert " ~* resetchannels" in "".join(screen(width=400, height=40, monitor=monitor))
 
 
 def test_a_screen_without_room_shows_one_lock_all_the_same() -> None:
