@@ -6,6 +6,7 @@ Annotations are lazy here, as in many applications: FastAPI finds the names of t
 import functools
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -119,6 +120,27 @@ async def test_a_typo_that_comes_later_is_found_at_the_start() -> None:
     for wrong in (outer, by_hand):
         with pytest.raises(ConfigurationError, match=FOUND):
             await TestServer(wrong).start_server()
+
+
+class Bare(web.AbstractRoute):
+    """A route without a resource, which aiohttp allows."""
+
+    name = None
+    url_for: Any = None
+
+    def get_info(self) -> Any: ...
+
+
+class Bares(web.PlainResource):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([Bare("GET", handler)])
+
+
+async def test_a_typo_at_a_route_without_a_resource_is_found_as_well() -> None:
+    app = with_locks("aiohttp")
+    app.router.register_resource(Bares("/orders"))
+    with pytest.raises(ConfigurationError, match=r"route GET None: .*needs 'ordr_id'"):
+        await TestServer(app).start_server()
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,9 @@ async def test_a_node_that_is_away_shows_since_when_and_nothing_old(
     assert away["exact"]
     other = Snapshots(locks)  # one that has never seen the node up
     assert not (await other.take(Query()))["nodes"][0]["exact"]
-    locks._observers(NodeUp(first.node))
+    locks._observers(NodeUp(first.node))  # for less than the time between two looks
+    now.now = 1010.0
+    assert (await other.take(Query()))["nodes"][0]["exact"]
     monkeypatch.undo()
 
 
