@@ -417,6 +417,7 @@ async def test_without_pushes_waiters_ask_at_intervals(
         await (await asyncio.wait_for(second, 1.0)).release()
     told = [one for one in caplog.records if "can't wake waiters" in one.message]
     assert len(told) == 6, "once by each manager of each node"
+    assert len({one.getMessage() for one in told}) == 3, "with the node's address"
 
 
 @virtual

@@ -88,6 +88,11 @@ async def test_what_waits_for_the_end_of_the_tick_goes_before_a_later_command(th
     assert [batch.now for batch in batches] == [[False], [False]]
     group.all.flush(ends=True)
     assert [len(batch.now) for batch in batches] == [1, 1], "each is sent once"
+    group.all.loop = asyncio.get_running_loop()
+    group.all.unsent.append(third := Unsent(group, "third"))
+    group.all.flush_soon()
+    await asyncio.sleep(0)
+    assert third.now == [True], "the end of the tick writes it"
 
 
 @pytest.mark.parametrize(("pushing", "enough"), [(3, True), (2, True), (1, False), (0, False)])
@@ -153,12 +158,19 @@ async def test_a_standstill_of_ours_is_told_once_with_its_length() -> None:
 @in_virtual_time
 async def test_a_client_that_the_record_refuses_counts_no_reply_and_wakes_its_waiters() -> None:
     group, now = Group(), _clock.now()
-    assert group.all.counts(0, now, (0,))
+    trust = group.nodes[0].trust
+    trust.votes_from = now
+    assert group.all.counts(0, now, ()), "the request was sent when the quarantine ended"
+    trust.votes_from, trust.renews_from = now + 9, now
+    assert group.all.counts(0, now, (0,)), "or when the previous primary had ended"
     watch = group.all.wakeups.watch(("a",))
     group.all._set_guard.failure = Failure("other nodes")
     group.meet(0)
     assert not group.all.counts(0, now, (0,))
     assert watch.woken, "they learn it now"
+    again = group.all.wakeups.watch(("a",))
+    group.meet(1)
+    assert not again.woken, "they know it"
     assert group.flaw() == "other nodes"
     group.all._set_guard.failure = None
     group.meet(0)
