@@ -23,7 +23,7 @@ from tests.tables.engine.told import (
     outcome,
     yes,
 )
-from tests.tables.inside import chance
+from tests.tables.inside import chance, now
 from tests.waiting import call_off, until
 
 Vote = tuple[Reply, ...]
@@ -192,10 +192,24 @@ async def test_free_slots_are_tried_at_once_and_then_with_pauses(on: Table) -> N
     chance(on.locks, lambda: 0.0)
     await outcome(on.locks.semaphore("a", 3).acquire(timeout=0.002))
     assert on.locks.statistics().attempts > counts.attempts + 50, "a pause may be as good as none"
+    before = on.locks.statistics().attempts
+    assert await on.locks.semaphore("a", 3).try_acquire() is None
+    assert on.locks.statistics().attempts - before == 1 + 3, "one hop for each permit"
     on.tell("acquire", WON)
     for _ in range(30):
         await (await on.locks.semaphore("a", 3).acquire()).release()
     assert on.locks._engine.spread.width == Spread.NARROW, "rivals have gone"
+
+
+@on_told
+async def test_a_refusal_at_the_very_timeout_is_told_though_a_slot_is_free(on: Table) -> None:
+    chance(on.locks, lambda: 0.0)
+    on.tell("acquire", (yes(), no("x", b"01111111"), later(0.3, no("y", b"01111111"))))
+    seen: list[tuple[str, float]] = []
+    on.locks.observe(lambda event: seen.append((type(event).__name__, now())))
+    found, took = await outcome(on.locks.semaphore("a", 9).acquire(timeout=4.4))
+    assert type(found) is LATE
+    assert (dict(seen)["Contended"] - now(), took) == pytest.approx((0, 4.4), abs=0.001)
 
 
 @on_told
