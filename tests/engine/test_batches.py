@@ -48,6 +48,19 @@ async def test_releases_and_acquires_of_a_tick_share_a_command(on: Nodes) -> Non
     assert seen == ["batch"]
 
 
+@virtual
+async def test_what_begins_while_a_tick_ends_shares_the_next_command(on: Nodes) -> None:
+    seen = listen(on.nodes[0])
+
+    async def hold(name: str, ticks: int) -> asynclock.Lease:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        return await on.locks.lock(name).acquire()
+
+    await asyncio.gather(hold("a", 0), hold("c", 1), hold("b", 0), hold("d", 1))
+    assert seen == ["batch", "batch"]
+
+
 async def one_after_the_other(on: Nodes) -> list[str]:
     """Have three tasks of the process hold one name in turn; return what a node executes."""
     seen = listen(on.nodes[0])

@@ -82,6 +82,8 @@ test_a_queue_in_memory, test_a_queue = played("""
       lock wait t1 TTL 20 floor=50 -> 0 TTL holder 20 1 0
       lock wait t0 0 floor=5 -> 0 TTL holder 0 0 0
       ZRANGE q 0 -1 WITHSCORES -> t2 10 t1 20 t3 30
+      lock wait t4 TTL 1 -> 0 TTL holder 1 0 0
+      lock wait t5 TTL 1 -> 0 TTL holder 1 1 0
 
     one that only asks has no number and no rank, although its ticket waits from before
       SET l holder PX TTL
