@@ -259,14 +259,17 @@ def test_the_command_begins_with_the_terminal_if_all_of_it_is_ours(
 
 def test_what_was_not_lent_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A background job would take the terminal from the one in the foreground."""
-    front: list[int] = []
+    front: list[Any] = []
     monkeypatch.setattr(Terminal, "foreground", lambda _, number: front.append(number))
+    monkeypatch.setattr(Terminal, "note_modes", lambda _: front.append("modes"))
     one = Terminal()
     one.take_back(tidy=False)
-    monkeypatch.setattr(Terminal, "wanted", False)
-    with pytest.raises(FileNotFoundError):
-        Child(["/no/such"], os.environ, whole_group=False, on_fork=lambda _: None)
-    assert not front
+    for wanted, done in ((False, []), (True, ["modes", os.getpgrp()])):
+        monkeypatch.setattr(Terminal, "wanted", wanted)
+        with pytest.raises(FileNotFoundError):
+            Child(["/no/such"], os.environ, whole_group=False, on_fork=lambda _: None)
+        assert front == done
+    front.clear()
     one.lend(NUMBER)
     one.take_back(tidy=False)
     one.take_back(tidy=False)
