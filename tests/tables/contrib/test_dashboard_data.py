@@ -234,7 +234,9 @@ async def test_the_latest_losses_come_first_and_not_all_are_kept(
         now.now += 1
         locks._observers(Lost(str(number), "owner", 7, "on purpose", 2.5))
     locks._observers(Released("released", "owner", 1, 3.0, 1.0))
-    losses = (await shots.take(Query()))["losses"]
+    taken = await shots.take(Query())
+    losses = taken["losses"]
+    assert [one["lost"] for one in taken["history"]] == [MOST_LOSSES + 1], "the chart counts all"
     assert [one["name"] for one in losses] == [str(n) for n in range(MOST_LOSSES, 0, -1)]
     latest = losses[0]
     assert (latest["at"], latest["fence"], latest["held"]) == (now.now, 7, 2.5)
