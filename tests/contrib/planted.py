@@ -61,7 +61,7 @@ def planted(number: int, waiters: int = 0, *, name: str = "", left: float = 0) -
 
 
 def bulk(count: int) -> list[Planted]:
-    """Make so many locks, and one more with a long name and a long holder."""
+    """Make this many locks, and one more with a long name and a long holder."""
     many = [Planted(f"bulk:{n:06d}", f"{'0' * 32}:h:{n}", 1.0, 600) for n in range(1, count + 1)]
     holder = f"{'a' * 32}:worker-eu-central-1a.production.example.org:31337:ship"
     return [*many, Planted(LONG, holder, 400.0, 600)]

@@ -103,7 +103,7 @@ BODIES: dict[str, Body] = {
 
 
 async def driven(coroutine: Any, steps: int, patience: float = 0.05) -> bool:
-    """Drive a coroutine; return whether it made so many steps before it ended or waited long."""
+    """Drive a coroutine; return whether it made this many steps before it ended or waited long."""
     for _ in range(steps):
         try:
             awaited = coroutine.send(None)

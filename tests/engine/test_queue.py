@@ -64,7 +64,7 @@ async def line_up(lock: asynclock.Lock, locks: asynclock.LockManager) -> asyncio
 
 
 async def wins(waiting: asyncio.Task[Any], within: float) -> None:
-    """Look whether a waiter gets the lock in so many seconds, and let it go again."""
+    """Look whether a waiter gets the lock in this many seconds, and let it go again."""
     assert await seconds_until(waiting.done) < within
     await (await waiting).release()
 

@@ -80,6 +80,6 @@ async def second_lease(locks: asynclock.LockManager, name: str) -> asynclock.Lea
 
 
 async def met(server: LocalServer, clients: int) -> bool:
-    """Return whether so many clients are connected; each of them tracks keys."""
+    """Return whether this many clients are connected; each of them tracks keys."""
     listed = await server.command("CLIENT", "LIST")
     return len(re.findall(r" flags=\w*t", listed)) >= clients

@@ -166,7 +166,7 @@ each = pytest.mark.parametrize("each", [4, pytest.param(1, marks=pytest.mark.nig
 
 
 def some(call: str, each: int) -> list[tuple[str, Any]]:
-    """Each so many-th shape: by day every call meets some, and every shape some calls."""
+    """Every n-th shape: by day every call meets some, and every shape some calls."""
     return list(ODD.items())[[*CALLS, *TOLD].index(call) % each :: each]
 
 

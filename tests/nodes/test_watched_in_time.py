@@ -37,7 +37,7 @@ class Sentinels:
         self.watchers: list[Server] = list(self.made.sentinels)
 
     def see(self, replicas: int) -> None:
-        """Let the watchers see so many replicas."""
+        """Let the watchers see this many replicas."""
         others = {Server(f"q{n}", 1): "slave" for n in range(replicas)}
         self.made.name(self.primary, epoch=1, replicas=others)  # type: ignore[arg-type]
 

@@ -264,7 +264,7 @@ class VirtualService:
             sentinel.replicas = {} if replicas is None else replicas
 
     def acknowledge(self, replicas: int) -> None:
-        """Let so many replicas acknowledge each write."""
+        """Let this many replicas acknowledge each write."""
         for server in self.servers:
             server.instead[b"WAIT"] = lambda _words: replicas
 
@@ -301,7 +301,7 @@ def key_of(name: str) -> bytes:
 
 
 def alone(patch: pytest.MonkeyPatch, *, replicas: int = 0) -> Server:
-    """One server at redis://p0 with so many replicas, each of which acknowledges everything."""
+    """One server at redis://p0 with this many replicas, each of which acknowledges everything."""
     server = Server("p0", 6379)
     server.info["connected_slaves"] = replicas
     server.instead[b"WAIT"] = lambda _words: server.info["connected_slaves"]
