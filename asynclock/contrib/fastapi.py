@@ -149,6 +149,7 @@ def _surround(app: FastAPI, source: Source) -> None:
         try:
             _check_names(app.routes)
             _check_order(app.routes)
+            _check_keys(app.routes)
         except ConfigurationError as error:
             return refuse_start(error)
         warn(_without_timeout(app.routes))
@@ -411,9 +412,9 @@ def _check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> N
 
 def _without_timeout(routes: Sequence[BaseRoute]) -> Iterator[str]:
     """Yield the paths of the routes that wait for their locks without a timeout."""
-    for dependant, path in _dependants(routes):
-        if any(lock.waits_for_ever for lock in _locks_of(dependant)):
-            yield path
+    for route in _endpoints(routes):
+        if any(lock.waits_for_ever for lock in _locks_of(route.dependant)):
+            yield route.path_format
 
 
 def _check_order(routes: Sequence[BaseRoute]) -> None:
@@ -422,9 +423,9 @@ def _check_order(routes: Sequence[BaseRoute]) -> None:
     An application may serve a function both with a lock and without.
     """
     paths = {
-        dependant.call: path
-        for dependant, path in _dependants(routes)
-        if inspect.isfunction(dependant.call)
+        route.dependant.call: route.path_format
+        for route in _endpoints(routes)
+        if inspect.isfunction(route.dependant.call)
     }
     served = {function for endpoint in paths for function in layers(endpoint)}
     for endpoint, path in paths.items():
@@ -435,18 +436,38 @@ def _check_order(routes: Sequence[BaseRoute]) -> None:
             )
 
 
+def _check_keys(routes: Sequence[BaseRoute]) -> None:
+    """Raise ConfigurationError if an endpoint wants a key's lease, but its routes ignore keys."""
+    plain, keyed = list[Any](), list[Any]()
+    for route in _endpoints(routes):
+        (keyed if _answers_once(route) else plain).append(route)
+    for route in plain:
+        wants = any(inner.call is key_lease for inner in route.dependant.dependencies)
+        if wants and all(route.dependant.call != other.dependant.call for other in keyed):
+            raise ConfigurationError(
+                f"route {route.path_format} ignores {_web.HEADER}, so key_lease has no lease for "
+                "it: add the endpoint to APIRouter(route_class=idempotent(...)), not to the "
+                "application or to another router"
+            )
+
+
 def _note_lock(function: Callable[..., Any], with_lock: Callable[..., Any]) -> None:
     """Note for `_check_order` that `locked` made `with_lock` of `function`."""
     for layer in layers(function):
         _with_lock.setdefault(layer, WeakSet()).add(with_lock)
 
 
-def _dependants(routes: Sequence[BaseRoute]) -> Iterator[tuple[Any, str]]:
+def _endpoints(routes: Sequence[BaseRoute]) -> Iterator[Any]:
+    """Yield the routes that call an endpoint with its dependencies, those of mounts too."""
     for route in _flat(routes):
         if _is_mount(route):
-            yield from _dependants(_below(route))
+            yield from _endpoints(_below(route))
         elif getattr(route, "dependant", None) is not None:
-            yield route.dependant, route.path_format
+            yield route
+
+
+def _answers_once(route: Any) -> bool:
+    return hasattr(getattr(route, "original_route", route), "answers_once")
 
 
 def _mounted(routes: Sequence[BaseRoute]) -> Iterator[Starlette]:
@@ -472,7 +493,7 @@ def _describe(schema: dict[str, Any], routes: Sequence[BaseRoute], contended: in
     for route in _flat(routes):
         dependant = getattr(route, "dependant", None)
         locked = dependant is not None and any(_locks_of(dependant))
-        keyed = hasattr(getattr(route, "original_route", route), "answers_once")
+        keyed = _answers_once(route)
         for method in getattr(route, "methods", None) or ():
             operation = schema["paths"].get(route.path_format, {}).get(method.lower())
             if operation is None:  # not in the schema

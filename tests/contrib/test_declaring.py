@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 
 from asynclock import Lease
 from asynclock.contrib import aiohttp as for_aiohttp
-from asynclock.contrib.fastapi import Locked, locked, setup
+from asynclock.contrib.fastapi import Locked, idempotent, key_lease, locked, setup
 from asynclock.errors import ConfigurationError
 from tests.contrib.apps import client_of, with_locks
 
@@ -320,6 +320,26 @@ def test_a_function_may_be_served_with_a_lock_and_without(above: Any) -> None:
     with TestClient(app) as client:
         assert client.post("/orders/42").json() == client.post("/dry-runs/42").json() == 42
     assert other_lock is not ship
+
+
+def test_a_route_that_ignores_keys_gives_no_lease_of_one() -> None:
+    app, keyed = with_locks("fastapi"), APIRouter(route_class=idempotent())
+
+    async def pay(lease: Annotated[Lease | None, Depends(key_lease)]) -> bool:
+        return lease is None
+
+    app.post("/pay")(pay)
+    with (
+        pytest.raises(ConfigurationError, match=r"route /pay .*idempotent\(\.\.\.\)"),
+        TestClient(app),
+    ):
+        pass
+    app = with_locks("fastapi")
+    app.post("/dry-pay")(pay)  # on purpose: the same function answers once elsewhere
+    keyed.post("/pay")(pay)
+    app.include_router(keyed)
+    with TestClient(app) as client:
+        assert client.post("/dry-pay").json()
 
 
 def test_an_endpoint_may_be_any_callable() -> None:
