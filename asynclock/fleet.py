@@ -29,8 +29,7 @@ from ._nodes.node import HALF_OPEN, Node
 from ._nodes.wire import Command, Failure
 from ._primitives.register import Register
 from ._rules.nodeset import NOTHING, OPEN, SETTLED, Kept, Names, NodeSet
-from ._rules.trust import Trust
-from ._rules.validity import quarantine
+from ._rules.validity import Trust, quarantine
 from ._settings import ConnectSettings
 from .errors import ConfigurationError, UnsupportedDeploymentError
 from .manager import LockManager, connect, node_access

@@ -15,8 +15,7 @@ from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
-from ._engine.refusals import is_owner_id
-from ._engine.spec import HandOff
+from ._engine.spec import HandOff, is_owner_id
 from ._inspect.survey import NodeAccess, held
 from ._inspect.takeback import TakeBack
 from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys

@@ -224,11 +224,7 @@ class Work:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the calls that the block makes belong to this work.
-
-        The work ends with the block. A task of the block that goes on after that waits for locks
-        like any other task.
-        """
+        """Let the calls that the block makes belong to this work, which ends with the block."""
         token = WORK.set(self)
         try:
             yield
@@ -263,12 +259,7 @@ WORK: ContextVar[Work | None] = ContextVar("asynclock_work", default=None)
 
 
 class Acquire(AcquireContext[Lease]):
-    """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free (`once`).
-
-    Awaiting it returns the lease. Raises NotAcquiredError (`once`), AcquireTimeoutError,
-    QuorumUnavailableError, AlreadyHeldError, ConfigurationError or UnsupportedDeploymentError.
-    After an error or a cancellation nothing is held.
-    """
+    """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free."""
 
     __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
 

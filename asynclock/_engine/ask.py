@@ -22,9 +22,19 @@ from .._nodes.wire import FAILED, Failure, Take, Word
 from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
-from .context import Context, Vote
-from .replies import TOO_LATE, Granted, Refused, Released, acquired, raised, released, rests
-from .spec import LockSpec, ms
+from .context import Context
+from .spec import (
+    TOO_LATE,
+    Granted,
+    LockSpec,
+    Refused,
+    Vote,
+    acquired,
+    ms,
+    raised,
+    released,
+    rests,
+)
 
 VOTE_OPEN, VOTE_WON = Verdict.OPEN, Verdict.WON
 STAYING = -1
@@ -95,7 +105,7 @@ class Ask:
         """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
         self.ticket = ticket
         """The caller's place in the queue; None if it has none."""
-        self.owner: str = context.new_owner()
+        self.owner: str = context.owners.new()
         self.fence: int = 0
         """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
         self.attempt: Attempt | None = None
@@ -249,10 +259,7 @@ class Attempt(Vote):
             leave(self._context.multiplexer, self.spec, self._new_ticket(), self._asked)
 
     def abandon(self, ticket: Ticket | None = None) -> None:
-        """Send a release, after the request, to each node that may have granted.
-
-        `ticket` goes on waiting there, in its old place.
-        """
+        """Send a release to each node that may have granted; `ticket` keeps its place there."""
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
             nodes, until = self._context.multiplexer, _clock.now() + self._ask.ttl
@@ -522,11 +529,6 @@ class Ticket:
         self.unsettled = any(number != self.number for number in told) and self.number > 0
 
 
-def woken(spec: LockSpec, parsed: Released) -> list[str]:
-    """Return the keys of the tickets that a release, leave or pass woke on a node."""
-    return [spec.ticket_key(one.decode("utf-8", "replace")) for one in parsed.woken]
-
-
 class WakesNext:
     """Wakes the waiters of this process that a node has woken with its reply to a request of ours.
 
@@ -546,7 +548,7 @@ class WakesNext:
         parsed = released(reply)
         if type(parsed) is Failure:
             return
-        for ticket in woken(self._spec, parsed):
+        for ticket in self._spec.woken(parsed):
             if ticket == self._ours:
                 self._wakeups.count(ticket, index)
             else:
@@ -554,10 +556,7 @@ class WakesNext:
 
 
 def leave(nodes: Multiplexer, spec: LockSpec, ticket: Ticket, indices: Iterable[int]) -> None:
-    """Remove a ticket from these nodes.
-
-    Like a release, this is sent again after a disconnect, until the ticket has died by itself.
-    """
+    """Remove a ticket from these nodes; resent like a release, until the ticket has died itself."""
     command, sink = spec.leave(ticket.id), WakesNext(nodes.wakeups, spec)
     command.asked_since, command.retry_until = ticket.since, _clock.now() + ticket.ttl
     command.unlimited = True

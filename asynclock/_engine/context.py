@@ -1,32 +1,26 @@
 """What everything that acts for one manager shares: its nodes, settings, counts and random numbers.
 
-This module is the bottom of the engine: it knows no lock and no lease.
+It knows no lock and no lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from .. import _clock
-from .._nodes.multiplexer import Multiplexer, Readiness, barred
-from .._nodes.wire import Failure, too_far
+from .._nodes.multiplexer import Multiplexer, Readiness
 from .._process import Background
 from .._rules.pacing import Paces, Spread
 from .._rules.validity import longest_outage
 from ..errors import ConfigurationError, QuorumUnavailableError
 from ..events import Observers
-
-CUT = Failure("no answer before the caller's timeout", code="CUT")
-IDS = 32
-"""Number of owner ids for which random bytes are read at once."""
+from .spec import OwnerIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,56 +57,6 @@ class Counts:
     )
 
 
-class Vote:
-    """The nodes that failed in one request, and what follows; a subclass counts the replies."""
-
-    AIM: ClassVar[str]
-    """What too few answers don't allow, for messages."""
-    NEVER: ClassVar[str] = ""
-    """What never succeeds while permanent failures rule out a quorum, for messages."""
-
-    def __init__(self, name: str, nodes: Multiplexer) -> None:
-        self.name: str = name
-        """The name that the nodes are asked about."""
-        self.failures: dict[int, Failure] = {}
-        self._nodes = nodes.nodes
-        self._quorum = nodes.quorum
-
-    @property
-    def cut(self) -> bool:
-        """Whether the caller's timeout ended before some node had given any answer."""
-        return any(failure.code == CUT.code for failure in self.failures.values())
-
-    @property
-    def outage(self) -> bool:
-        """Whether too few nodes answered to be sure that rivals are the reason."""
-        return len(self._nodes) - len(self.failures) < self._quorum
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether permanent failures rule out a quorum."""
-        never = sum(failure.permanent for failure in self.failures.values())
-        return len(self._nodes) - never < self._quorum
-
-    @property
-    def barred(self) -> float:
-        """Seconds until the guards let enough nodes for a quorum vote; 0 if they do now."""
-        known = [failure.votes_from for failure in self.failures.values()]
-        return barred(len(self._nodes), self._quorum, known, _clock.now())
-
-    def causes(self) -> dict[str, str]:
-        """Return the cause of each failure by the node's address."""
-        return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
-
-    def _unanswered(self, index: int) -> Failure:
-        # The node's last answer says more than that it has not answered yet.
-        node = self._nodes[index]
-        if node.lack is not None and not node.lack.permanent:
-            return node.lack
-        hint = too_far(node.round_trip or 0.0, node.settings.node_timeout)
-        return replace(CUT, cause=CUT.cause + hint)
-
-
 class Context:
     """The nodes, settings, counts and random numbers of one manager."""
 
@@ -133,7 +77,7 @@ class Context:
         """What is known of the holds of names that were refused lately."""
         self._generator = random.Random()
         self.random: Callable[[], float] = self._generator.random
-        self.entropy: Callable[[int], bytes] = os.urandom
+        self.owners: OwnerIds = OwnerIds(settings.label)
         self.retention: int = int(settings.fence_retention * 1000)
         self.waits: tuple[int, ...] = (round(settings.ticket_ttl * 1000),)
         """Arguments of a first acquire whose caller waits if it is refused."""
@@ -159,9 +103,6 @@ class Context:
         """Causes of refused releases that were logged; each is logged once."""
         self.inherited: bool = False
         """Whether the connections belong to the process that this one was forked from."""
-        self._digits: list[str] = []
-        """Random parts of the next owner ids."""
-        self._suffix = _suffix(settings.label)
 
     async def wait_until_ready(self, *, voting: bool, timeout: float | None) -> None:
         """Do the work of `LockManager.ready`."""
@@ -184,22 +125,8 @@ class Context:
                 retry_after=max(1.0, readiness.barred),
             )
 
-    def new_mark(self) -> str:
-        """Return 64 random bits, by which one change of a shared state is recognized."""
-        return self.entropy(8).hex()
-
-    def new_owner(self) -> str:
-        """Return a new owner id: 128 random bits, and the manager's label for people to read."""
-        if not self._digits:  # reading the bytes of many ids at once takes much less time
-            digits = self.entropy(16 * IDS).hex()
-            self._digits = [digits[at : at + 32] for at in range(0, len(digits), 32)]
-        return self._digits.pop() + self._suffix
-
     def soon(self, act: Callable[[], object]) -> None:
-        """Call `act` in the manager's loop, unless that loop is closed.
-
-        The garbage collector may call this in any thread and in the middle of any of our functions.
-        """
+        """Call `act` in the manager's loop unless it is closed; any thread may call this."""
         if self.multiplexer.loop is not None:
             with contextlib.suppress(RuntimeError):
                 self.multiplexer.loop.call_soon_threadsafe(act)
@@ -236,8 +163,7 @@ class Context:
     def forked(self) -> None:
         """In a forked child: renew the label and the random seed; refuse every later call."""
         self._generator.seed()
-        self._digits.clear()
-        self._suffix = _suffix(self.settings.label)
+        self.owners.forked()
         self.multiplexer.unsent.clear()
         if self.multiplexer.started:
             self.inherited = self.closed = True
@@ -246,10 +172,6 @@ class Context:
             self.undos.clear()
             self.seeking.clear()
             self.asking = 0
-
-
-def _suffix(label: str | None) -> str:
-    return f":{socket.gethostname()}:{os.getpid()}" if label is None else f":{label}"
 
 
 def _refuse_inherited() -> None:

@@ -16,11 +16,9 @@ from .. import _clock
 from .._nodes.wire import RELEASE, REST, Command, Failure, Word
 from ..errors import ConfigurationError
 from ..events import GONE
-from .ask import woken
 from .context import Context
 from .grant import Grant
-from .replies import from_json, raised, released
-from .spec import LeaseOptions, LockSpec, ms
+from .spec import LeaseOptions, LockSpec, from_json, ms, raised, released
 
 _log = logging.getLogger("asynclock")
 
@@ -116,7 +114,7 @@ class Release:
             else:
                 self._foreign += 1
             # A waiter may be ours: servers send no push for changes by our own connection.
-            for ticket in woken(self.spec, parsed):
+            for ticket in self.spec.woken(parsed):
                 self._context.multiplexer.wakeups.wake(ticket, index)
         self._answered += 1
         self._settle()

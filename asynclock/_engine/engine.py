@@ -36,10 +36,7 @@ NAMES_LOGGED = 10
 
 @of_one_process
 class Engine(Context):
-    """The leases of one manager: their renewals, their local queues and all that is done to them.
-
-    It is the manager's context as well, so a primitive needs only one of the two.
-    """
+    """The leases of one manager, and its context: their renewals, local queues and ends."""
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ from enum import Enum
 from typing import Any
 from weakref import ReferenceType
 
-from .context import Vote
-from .spec import LeaseOptions, LockSpec, QueueKey
+from .spec import LeaseOptions, LockSpec, QueueKey, Vote
 
 ENDED_BY = asyncio.CancelledError, GeneratorExit
 """What an interruption raises in a body: the latter in an async generator that is closed because
@@ -338,10 +337,7 @@ class LocalQueue:
         return len(self.grants) >= self.permits
 
     def join(self, options: LeaseOptions, since: float) -> Turn:
-        """Add a waiter at the end of the queue; the returned future gives it its turn.
-
-        `since`: when its call began.
-        """
+        """Add a waiter whose call began at `since`; the returned future gives it its turn."""
         waiter: Turn = asyncio.get_running_loop().create_future()
         if self.waiters is _NOBODY:
             self.waiters = OrderedDict()
@@ -368,10 +364,7 @@ class LocalQueue:
             self.grants.remove(grant)
 
     def keep(self, grant: Grant, now: float) -> bool:
-        """Reserve the released name for this process until its turn ends; return whether it is.
-
-        That is needed only if other processes wait: nobody else would get the name.
-        """
+        """Reserve the released name for this process in its turn, if other processes wait."""
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
         self.kept = grant
@@ -383,10 +376,7 @@ class LocalQueue:
         return kept.since if kept is not None and now - kept.since < self.turn else None
 
     def hand_on(self, grant: Grant, given_up: LeaseOptions, now: float) -> bool:
-        """Give the grant to the next waiter; return False if nobody may take it over.
-
-        The grant must be valid, the process's turn not used up, and the waiter's options alike.
-        """
+        """Give the grant to the next waiter; return False if nobody may take it over."""
         # `max_hold` limits what one lease may hold, so its grant is not passed on.
         if not given_up.handoff or given_up.max_hold is not None:
             return False
@@ -417,11 +407,7 @@ class LocalQueue:
 
 
 def alike(options: LeaseOptions, given_up: LeaseOptions) -> bool:
-    """Return whether `options` equal `given_up`, apart from the ttl.
-
-    The caller compares the ttl with the grant's, which `extend` may have changed. `given_up` has
-    no max_hold, because a lease with max_hold is not handed over.
-    """
+    """Return whether `options` equal `given_up`, which has no max_hold, apart from the ttl."""
     return (
         options.handoff == given_up.handoff
         and options.renew == given_up.renew

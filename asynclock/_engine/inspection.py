@@ -13,9 +13,7 @@ from .._rules import pacing
 from .._rules.quorum import majority
 from .ask import WOKEN, Ticket
 from .context import Context
-from .refusals import is_owner_id, label
-from .replies import holder, places, published, rests, values
-from .spec import LockSpec
+from .spec import LockSpec, holder, is_owner_id, label, places, published, rests, values
 
 SCRIPT = Script.load(__package__, "waiters.lua")
 LATER: Final = 4e15
@@ -178,10 +176,9 @@ async def inspect(
     *,
     arm: bool = False,
 ) -> Inspection:
-    """Ask every node about one name; takes at most one node timeout.
+    """Ask every node about one name, and `queues` (default: that of `spec`) for those who wait.
 
-    `queues` are the questions for those who wait, by default that for the queue of `spec`. With
-    `arm`, the nodes also push later changes of the owner and of its message.
+    With `arm`, the nodes also push later changes of the owner and of its message.
     """
     if queues is None:
         queues = (question(spec.queue),) if spec.queue else ()
@@ -198,10 +195,7 @@ async def inspect(
 async def inspect_parts(
     context: Context, kind: str, specs: Sequence[LockSpec], queues: Sequence[Command] = ()
 ) -> Inspection:
-    """Ask every node about all parts of a name at the same time.
-
-    `queues` are the questions for the queues that all parts share; without them each has its own.
-    """
+    """Ask every node about all parts of a name; all share `queues`, or each has its own."""
     own = () if queues else None
     asked = (inspect(context, spec, kind, own) for spec in specs)
     parts, waiting = await asyncio.gather(asyncio.gather(*asked), _waiters(context, queues))
@@ -265,10 +259,7 @@ def question(*keys: str, most: int | None = None) -> Command:
 
 
 def in_order(replies: Iterable[Any]) -> tuple[Waiter, ...]:
-    """Return the waiters that a majority of the nodes that answered keep, first one first.
-
-    Nodes may have different numbers for a waiter that has just come. It settles on the highest.
-    """
+    """Return the waiters that a majority of the nodes that answered keep, first one first."""
     answers = [parsed for parsed in map(places, replies) if type(parsed) is not Failure]
     found: dict[bytes, list[tuple[float, bytes, float]]] = {}
     for queue in answers:
@@ -316,10 +307,7 @@ class Lookout:
         return self.listening
 
     async def wait(self, left: float | None = None, *, most: float = inf) -> None:
-        """Wait until it is time for the next look, at most `most` seconds.
-
-        `left` is the number of seconds after which the keys change by themselves (None: unknown).
-        """
+        """Wait for the next look, at most `most` seconds; the keys end after `left` seconds."""
         random = self._context.random()
         if self.listening:
             pause = pacing.until_expiry(left, random)

@@ -20,14 +20,12 @@ from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
-from .context import Vote
 from .ending import SPARE_FENCES, Detached, reserve_ahead
 from .engine import Engine
 from .grant import FOREVER, Grant, Interruption
 from .inspection import Lookout, ask_all
 from .renewal import QUARANTINED
-from .replies import LONGEST_MESSAGE, done, stored
-from .spec import LeaseOptions
+from .spec import LONGEST_MESSAGE, LeaseOptions, Vote, done, label, stored
 
 
 @of_one_process
@@ -300,10 +298,7 @@ class Lease(_settings.Answering):
                 self._grant = None
 
     def _release_soon(self) -> None:
-        """Release in the next round of the loop.
-
-        A coroutine may be closed in any thread, or after its loop: it must send nothing there.
-        """
+        """Release in the next round of the loop: a coroutine may be closed in any thread."""
         self._engine.soon(self._let_go)
 
     def _was_lost(self, reason: str) -> None:
@@ -384,11 +379,7 @@ class Lease(_settings.Answering):
     # entered
 
     def _enter(self) -> Lease:
-        """Begin the body, as `async with` does.
-
-        Raises LeaseLostError if the lease has ended, RuntimeError if it has been entered already,
-        ConfigurationError in another event loop than the manager's.
-        """
+        """Begin the body, as `async with` does. Raises RuntimeError if it has begun already."""
         grant = self._grant
         if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
             self._notice_end()
@@ -450,7 +441,7 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
             if by:
                 for grant in grants:  # the next lease of this process wasn't asked for
                     grant.keep_here()
-                return refusals.label(by[0].decode("utf-8", "replace"))
+                return label(by[0].decode("utf-8", "replace"))
             armed, quorum = lookout.begin(), engine.multiplexer.quorum
             for look in looks:
                 by += stored((await ask_all(engine, look, enough=quorum, arm=armed)).values())
@@ -464,10 +455,7 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
 
 
 async def _still_ours(engine: Engine, grant: Grant) -> bool:
-    """Return whether a quorum keeps `grant` for us; if too few do, the grant is lost.
-
-    Takes at most one node timeout. Raises QuorumUnavailableError if too few nodes answered.
-    """
+    """Do the work of `Lease.check`; too few nodes that keep `grant` end it as lost."""
     check = Check(engine, grant)
     engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
     if await check.decided:

@@ -44,8 +44,7 @@ from .._rules import validity
 from .ask import Ask, SentBatch
 from .context import Context, closed
 from .ending import Release
-from .replies import FENCES, Granted, acquired
-from .spec import LockSpec, ms
+from .spec import FENCES, Granted, LockSpec, acquired, ms
 
 MOST_KEYS: Final = 192
 """Maximum number of keys in one command, as 64 mutexes have. A server needs 0.3 ms for these, or

@@ -15,12 +15,10 @@ from ..errors import (
     QuorumUnavailableError,
     UnsupportedDeploymentError,
 )
-from ..events import holder_id
 from .ask import Attempt
-from .context import Context, Vote
+from .context import Context
 from .grant import LocalQueue
-from .replies import LONGEST_MESSAGE, last_owner, published, rests, stored
-from .spec import LockSpec
+from .spec import LONGEST_MESSAGE, LockSpec, Vote, label, published, rests, stored
 
 OUTCOMES: dict[type[AsyncLockError], str] = {
     NotAcquiredError: "refused",
@@ -28,36 +26,6 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
     QuorumUnavailableError: "outage",
 }
 """The outcome that an event names for each error; "error" for all others."""
-ID_DIGITS = 32
-"""Length of the random part of an owner id of this library."""
-SHOWN_CHARACTERS = 8
-"""Maximum number of characters shown of an id that another library wrote."""
-
-
-def is_owner_id(owner: str | None) -> bool:
-    """Return whether an owner id has the form of this library's ids."""
-    return owner is not None and owner[ID_DIGITS : ID_DIGITS + 1] == ":"
-
-
-def digest(owner: str | None) -> str | None:
-    """Return the `holder_id` of an owner; None if another library made it."""
-    owner = last_owner(owner or "")
-    return holder_id(owner) if is_owner_id(owner) else None
-
-
-def label(owner: str | None) -> str | None:
-    """Return what people may see of an owner id; untrusted text.
-
-    That is the holder's label, or the beginning of an id that another library wrote: with the
-    whole id anyone could release the lock.
-    """
-    if owner is None:
-        return None
-    owner = last_owner(owner)
-    digits, colon, text = owner.partition(":")
-    if colon and len(digits) == ID_DIGITS:
-        return text
-    return owner if len(owner) <= SHOWN_CHARACTERS else f"{owner[:SHOWN_CHARACTERS]}…"
 
 
 def refused(attempt: Attempt) -> NotAcquiredError:
@@ -94,10 +62,7 @@ def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> Not
 
 
 def out_of_time(context: Context, spec: LockSpec) -> NotAcquiredError:
-    """Return the error for a timeout that left the nodes no time to answer.
-
-    The time went into waiting for the turn, or for an earlier one of several names.
-    """
+    """Return the error for a timeout that the wait for the turn, or for other names, used up."""
     pace = context.paces.of(spec.pace_key)
     return AcquireTimeoutError(
         f"the timeout for {spec.name!r} ended before the nodes could answer",

@@ -4,16 +4,9 @@ There is no task and no timer per lease, but a heap of the moments at which gran
 A renewal that does not reach a quorum is repeated until the lease's deadline. The deadline is in
 the heap as well, so an unresponsive network can't delay the report of a loss.
 
-A key that a node lacks is put back: the node was restarted empty or flushed, or had no vote when
-the others were asked. Without this, restarting nodes one after the other would lose every held
-lease if the nodes keep nothing on disk, though no two were ever down together. The request repeats
-the owner's acquire, with its highest fence as the floor: a node whose name is free stores the key
-and raises its counter; any other node refuses. The request is sent only when the node has its vote,
-and once for each loss of the vote, so a key that was deleted by hand stays deleted. Reasons:
-docs/decisions/0022; proof: tests/model, cases K and J.
-
-A deleted key is noticed at once, because each renewal also asks for a push when its keys change. A
-push proves no loss: it only makes the next renewal come at once (docs/decisions/0038).
+A key that a node lacks because it forgot it, or had no vote, is put back once
+(docs/decisions/0022). Each renewal also asks for a push when its keys change, which brings the next
+one forward (0038).
 """
 
 from __future__ import annotations
@@ -33,8 +26,7 @@ from .._nodes.wire import NOBODY, Command, Failure, Take, Word
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant
-from .replies import Granted, acquired, extended
-from .spec import LockSpec, ms
+from .spec import Granted, LockSpec, acquired, extended, ms
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 LEASE_INHERITED = "it belongs to the process that forked this one"

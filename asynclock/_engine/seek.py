@@ -27,8 +27,7 @@ from .engine import Engine
 from .grant import FOREVER, LocalQueue
 from .inspection import NAMED, before, question
 from .outbox import decide
-from .replies import values
-from .spec import LockSpec
+from .spec import LockSpec, digest, label, values
 
 MAX_SLOT_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
@@ -85,10 +84,7 @@ class Seek:
         """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
 
     async def run(self, first: Attempt | None = None) -> Attempt:
-        """Return the attempt that was won, or raise the error that the caller is to get.
-
-        `first`: the attempt that a batch has made already, if there was one.
-        """
+        """Return the attempt that was won; `first` is the one that a batch has made already."""
         engine, spec = self._engine, self._spec
         engine.seeking[self] = None
         engine.undos[self] = self.leave
@@ -254,16 +250,13 @@ class Seek:
             if engine.observers:
                 engine.observers(SplitVote(name))
         if engine.observers:
-            holder, known_as = refusals.label(attempt.holder), refusals.digest(attempt.holder)
+            holder, known_as = label(attempt.holder), digest(attempt.holder)
             engine.observers(Contended(name, holder, attempt.remaining, known_as))
         if not self._once:
             self._forbid_waiting_for_ourselves(attempt)
 
     async def _settle(self, attempt: Attempt) -> LockSpec | None:
-        """Take a ticket if nobody has the name, and return what to ask for at once.
-
-        Returns None if somebody has it, and there is no other slot, or if the time is over.
-        """
+        """Take a ticket and return what to ask for; None if somebody has the name."""
         now = _clock.now()
         yields = self._yields(attempt)
         other = self._elsewhere(attempt) if yields else None
@@ -277,7 +270,7 @@ class Seek:
             return None
         if self._ticket is None:
             ttl = self._engine.settings.ticket_ttl
-            self._ticket = Ticket(self._spec, self._engine.new_owner(), now, ttl)
+            self._ticket = Ticket(self._spec, self._engine.owners.new(), now, ttl)
         self._ticket.stay()
         # The first attempt with a ticket goes at once: it tells the nodes our number. Later ones
         # can win only after rivals have withdrawn, so pause.
@@ -358,11 +351,7 @@ class Seek:
         await self._pauses.wait(attempt, self._watch, rank)
 
     def _prepare_error(self, attempt: Attempt) -> None:
-        """Ask for the holder's message and the waiters before us, for the error of a timeout.
-
-        This is done before a pause in which the timeout may end, so nobody waits for the replies,
-        and before each pause but the first, for the tasks of this process that wait behind us.
-        """
+        """Before a pause, ask for what the error of a timeout tells: message and waiters."""
         nodes, ticket, now = self._engine.multiplexer, self._ticket, _clock.now()
         ending = self._deadline is not None and self._deadline - now <= self._pauses.longest
         if attempt.outage or (not ending and not self._pauses.made):

@@ -1,4 +1,4 @@
-"""Describes to the engine how a primitive is locked, and builds its commands.
+"""The protocol of our scripts: how a name is locked, the owner ids, the commands and the replies.
 
 A primitive has no loop and no connection. It names keys and a script that understands the
 operations listed in lock.lua. The engine does everything else, in the same way for all.
@@ -6,12 +6,18 @@ operations listed in lock.lua. The engine does everything else, in the same way 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, NamedTuple, final
 
+from .. import _clock
 from .._keys import MESSAGE, derived
-from .._nodes.wire import RELEASE, Command, Script, Word
+from .._nodes.multiplexer import Multiplexer, barred
+from .._nodes.wire import GRANTED_MARK, RELEASE, Command, Failure, Script, Word, reader, too_far
+from ..events import holder_id
 
 HandOff = Literal["block", "strict"] | bool
 ChooseSlot = Callable[[Sequence[bytes], int, float], "LockSpec | None"]
@@ -108,10 +114,7 @@ class LockSpec:
     def restore(
         self, owner: str, ttl: float, fence: int, not_after: int, retention: int
     ) -> Command:
-        """Build an acquire that puts an owner's key back, with a fence of at least `fence`.
-
-        Its ticket stands for no waiter, so the tickets of others don't keep the owner out.
-        """
+        """Build an acquire that puts an owner's key back, ahead of all tickets."""
         barging = (0, owner, 0, 1) if self.queue else ()
         return self.acquire(owner, ttl, fence, not_after, retention, barging)
 
@@ -130,6 +133,10 @@ class LockSpec:
         """
         return derived(self.queue, ticket) if self.queue else ticket
 
+    def woken(self, parsed: Released) -> list[str]:
+        """Return the keys of the tickets that a release, leave or pass woke on a node."""
+        return [self.ticket_key(_text(one)) for one in parsed.woken]
+
     def write_back(self, owner: str, fence: int, retention: int) -> Command:
         """Build the command that raises the counter to `fence` if `owner` has the name."""
         return Command(self.script, self.keys, ("raise", owner, fence, retention))
@@ -142,10 +149,7 @@ class LockSpec:
         more: tuple[Word, ...] = (),
         op: str = RELEASE,
     ) -> Command:
-        """Build a release (`op`: or REST); `more` are the script's further arguments (lock.lua).
-
-        It is resent until `retry_until` to nodes that were asked after `asked_since`.
-        """
+        """Build a release (`op`: or REST), resent until `retry_until`; `more`: see lock.lua."""
         keys = self.release_keys
         return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
 
@@ -174,3 +178,362 @@ class LockSpec:
 def ms(seconds: float) -> int:
     """Convert seconds into the whole milliseconds that Redis takes, at least one."""
     return max(1, round(seconds * 1000))
+
+
+# ---- Owner ids: what a lock's key contains -------------------------------------------------------
+
+
+IDS: Final = 32
+"""Number of owner ids for which random bytes are read at once."""
+ID_DIGITS: Final = 32
+"""Length of the random part of an owner id of this library."""
+SHOWN_CHARACTERS: Final = 8
+"""Maximum number of characters shown of an id that another library wrote."""
+_RESTS: Final = "#rests:"
+"""Beginning of the value of a key that rests: its owner has released it (docs/decisions/0036)."""
+
+
+class OwnerIds:
+    """Makes the owner ids of one manager."""
+
+    __slots__ = ("_digits", "_label", "_suffix", "entropy")
+
+    def __init__(self, label: str | None) -> None:
+        self.entropy: Callable[[int], bytes] = os.urandom
+        self._label = label
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: forget the random numbers that were read; renew the label."""
+        self._digits: list[str] = []
+        """Random parts of the next ids."""
+        default = f"{socket.gethostname()}:{os.getpid()}"
+        self._suffix = f":{default if self._label is None else self._label}"
+
+    def new(self) -> str:
+        """Return a new id: 128 random bits, and the manager's label for people to read."""
+        digits = self._digits
+        if not digits:  # reading the bytes of many ids at once takes much less time
+            text = self.entropy(16 * IDS).hex()
+            digits += [text[at : at + ID_DIGITS] for at in range(0, len(text), ID_DIGITS)]
+        return digits.pop() + self._suffix
+
+    def new_mark(self) -> str:
+        """Return 64 random bits, by which one change of a shared state is recognized."""
+        return self.entropy(8).hex()
+
+
+def is_owner_id(owner: str | None) -> bool:
+    """Return whether an owner id has the form of this library's ids."""
+    return owner is not None and owner[ID_DIGITS : ID_DIGITS + 1] == ":"
+
+
+def digest(owner: str | None) -> str | None:
+    """Return the `holder_id` of an owner; None if another library made it."""
+    owner = last_owner(owner or "")
+    return holder_id(owner) if is_owner_id(owner) else None
+
+
+def label(owner: str | None) -> str | None:
+    """Return what people may see of an owner id; untrusted text.
+
+    That is the holder's label, or the beginning of an id that another library wrote: with the
+    whole id anyone could release the lock.
+    """
+    if owner is None:
+        return None
+    owner = last_owner(owner)
+    digits, colon, text = owner.partition(":")
+    if colon and len(digits) == ID_DIGITS:
+        return text
+    return owner if len(owner) <= SHOWN_CHARACTERS else f"{owner[:SHOWN_CHARACTERS]}…"
+
+
+def rests(value: str | None) -> bool:
+    return value is not None and value.startswith(_RESTS)
+
+
+def last_owner(value: str) -> str:
+    """Return the owner in the value of a lock; of one that rests, the owner that released it."""
+    return value.removeprefix(_RESTS)
+
+
+# ---- Replies by name: a reply of any other shape is a Failure of its node, like no answer --------
+# The scripts' headers have the forms. Only `outbox.plain` looks at a reply before these readers: it
+# compares whole replies to a batch.
+
+
+LONGEST_MESSAGE: Final = 200
+"""Maximum number of characters of a message, unless it is a leader's value."""
+CUT: Final = Failure("no answer before the caller's timeout", code="CUT")
+TOO_LATE: Final = Failure("the request reached it too late")
+FENCES: Final = range(1, 2**53)
+"""The numbers that may be fences: from 2^53 on, two numbers in a row may be equal."""
+
+
+@final
+class Granted(NamedTuple):
+    """The node granted an acquire."""
+
+    fence: int
+    first: bytes = b""
+    """The ticket of the first waiter; b"" if none is known."""
+
+
+@final
+class Refused(NamedTuple):
+    """The node refused an acquire."""
+
+    left: float | None
+    """Seconds until the holder's key ends; None without an end."""
+    holder: str
+    """The owner of the lock, or the ticket that goes first if the lock is free."""
+    number: int = 0
+    """Number of our ticket; 0 if it doesn't wait there."""
+    rank: int = 0
+    """Number of tickets that go before ours."""
+    free: bool = False
+    """Whether the lock is free, so that the first ticket was woken."""
+    slots: tuple[bytes, ...] = ()
+    """What the node tells about the other slots of the name."""
+    woken: tuple[bytes, ...] = ()
+    """The tickets that were woken."""
+
+
+@final
+class Raised(NamedTuple):
+    """The reply to a `raise`."""
+
+    done: bool
+    counter: int
+    """The counter's value before it."""
+
+
+@final
+class Released(NamedTuple):
+    """The reply to a release, leave or pass."""
+
+    done: bool
+    woken: tuple[bytes, ...] = ()
+    """The tickets that were woken."""
+
+
+@final
+class Holder(NamedTuple):
+    """What one node tells about a lock."""
+
+    owner: str | None
+    left: float | None
+    """Seconds until the key ends; None without an end or an owner."""
+    fence: int
+
+
+@final
+class Place(NamedTuple):
+    """One ticket in a queue."""
+
+    ticket: bytes
+    place: float
+    """What the order goes by."""
+    value: bytes
+    number: float
+    """The ticket's own number."""
+
+
+def _seconds(milliseconds: int) -> float | None:
+    return milliseconds / 1000 if milliseconds >= 0 else None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _tickets(found: object) -> tuple[bytes, ...]:
+    match found:
+        case bytes():
+            return (found,) if found else ()
+        case list() if all(type(one) is bytes for one in found):
+            return tuple(found)
+    raise ValueError
+
+
+@reader
+def acquired(reply: Any) -> Granted | Refused | Failure:
+    """Read the reply to an acquire."""
+    match reply:
+        case [1, int(fence), int()] if fence in FENCES:
+            return Granted(fence)
+        case [1, int(fence), bytes(first), int()] if fence in FENCES:
+            return Granted(fence, first)
+        case [-1, int()]:
+            return TOO_LATE
+        case [0, int(left), bytes(holder), int()]:
+            return Refused(_seconds(left), _text(holder))
+        case [0, int(left), bytes(holder), int(number), int(rank), 0 | 1 as free, *more, int()]:
+            slots = tuple(one for one in more if type(one) is bytes)
+            woken = [one for one in more if type(one) is list]
+            if len(more) == len(slots) + len(woken) < 2:
+                told = _tickets(woken[0]) if woken else ()
+                waits = number, rank, free == 1
+                return Refused(_seconds(left), _text(holder), *waits, slots, told)
+    raise ValueError
+
+
+@reader
+def raised(reply: Any) -> Raised:
+    """Read the reply to a raise."""
+    match reply:
+        case [0 | 1 as done, int(counter), int()]:
+            return Raised(done == 1, counter)
+    raise ValueError
+
+
+@reader
+def released(reply: Any) -> Released:
+    """Read the reply to a release, leave or pass."""
+    match reply:
+        case [0 | 1 as done, woken, int()]:
+            return Released(done == 1, _tickets(woken))
+    raise ValueError
+
+
+@reader
+def extended(reply: Any, size: int) -> list[bool]:
+    """Read for each of `size` owners whether the node extended its lease."""
+    match reply:
+        case [bytes(marks), int()] if len(marks) == size:
+            return [mark == GRANTED_MARK for mark in marks]
+    raise ValueError
+
+
+@reader
+def done(reply: Any) -> bool:
+    """Read a reply that only says whether the node did what was asked."""
+    match reply:
+        case [0 | 1 as done, int()]:
+            return bool(done)
+    raise ValueError
+
+
+@reader
+def holder(reply: Any) -> Holder:
+    """Read the owner of a lock."""
+    match reply:
+        case [None, int(), int(counter), int()]:
+            return Holder(None, None, counter)
+        case [bytes(owner), int(left), int(counter), int()]:
+            return Holder(_text(owner), _seconds(left), counter)
+    raise ValueError
+
+
+@reader
+def readers(reply: Any) -> list[Holder]:
+    """Read all readers of a lock."""
+    match reply:
+        case [list(rows), int(counter), int(now)]:
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            found = []
+            for owner, expiry in pairs:
+                left = float(expiry) / 1000 - now / 1_000_000
+                found.append(Holder(_text(owner), left, counter))
+            return found
+    raise ValueError
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return what a text from a server stands for; None if it isn't JSON, or too deeply nested."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return found
+
+
+def stored(replies: Iterable[Any]) -> list[bytes]:
+    """Return all values in these replies to MGET."""
+    found = [listed for listed in map(values, replies) if not isinstance(listed, Failure)]
+    return [one for listed in found for one in listed if one is not None]
+
+
+def published(messages: Iterable[bytes | None], owner: str | None) -> tuple[int, str] | None:
+    """Return fence and text of the last message of `owner` among these; None without one."""
+    found = []
+    # A message names its owner, because it may outlive the lease.
+    for one in map(from_json, filter(None, messages)):
+        match one:
+            case [int(fence), int(number), str(writer), str(text)] if writer == owner:
+                found.append((fence, number, text))
+    return max(found)[::2] if found else None
+
+
+@reader
+def places(reply: Any) -> list[Place]:
+    """Read the tickets in a queue."""
+    found = []
+    for row in reply:
+        match row:
+            case [bytes(ticket), bytes(place), bytes(value), bytes(number)]:
+                found.append(Place(ticket, float(place), value, float(number)))
+            case _:
+                raise ValueError
+    return found
+
+
+@reader
+def values(reply: Any) -> list[bytes | None]:
+    """Read the values of some keys."""
+    match reply:
+        case [_, *_] as found:
+            if all(type(one) in (bytes, type(None)) for one in found):
+                return list(found)
+    raise ValueError
+
+
+class Vote:
+    """The nodes that failed in one request, and what follows; a subclass counts the replies."""
+
+    AIM: ClassVar[str]
+    """What too few answers don't allow, for messages."""
+    NEVER: ClassVar[str] = ""
+    """What never succeeds while permanent failures rule out a quorum, for messages."""
+
+    def __init__(self, name: str, nodes: Multiplexer) -> None:
+        self.name: str = name
+        """The name that the nodes are asked about."""
+        self.failures: dict[int, Failure] = {}
+        self._nodes = nodes.nodes
+        self._quorum = nodes.quorum
+
+    @property
+    def cut(self) -> bool:
+        """Whether the caller's timeout ended before some node had given any answer."""
+        return any(failure.code == CUT.code for failure in self.failures.values())
+
+    @property
+    def outage(self) -> bool:
+        """Whether too few nodes answered to be sure that rivals are the reason."""
+        return len(self._nodes) - len(self.failures) < self._quorum
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether permanent failures rule out a quorum."""
+        never = sum(failure.permanent for failure in self.failures.values())
+        return len(self._nodes) - never < self._quorum
+
+    @property
+    def barred(self) -> float:
+        """Seconds until the guards let enough nodes for a quorum vote; 0 if they do now."""
+        known = [failure.votes_from for failure in self.failures.values()]
+        return barred(len(self._nodes), self._quorum, known, _clock.now())
+
+    def causes(self) -> dict[str, str]:
+        """Return the cause of each failure by the node's address."""
+        return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
+
+    def _unanswered(self, index: int) -> Failure:
+        # The node's last answer says more than that it has not answered yet.
+        node = self._nodes[index]
+        if node.lack is not None and not node.lack.permanent:
+            return node.lack
+        hint = too_far(node.round_trip or 0.0, node.settings.node_timeout)
+        return replace(CUT, cause=CUT.cause + hint)

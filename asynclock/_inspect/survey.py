@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, Waiter, in_order
-from .._engine.replies import places
+from .._engine.spec import places
 from .._keys import MESSAGE, counter, derived, lock_key
 from .._nodes.cluster import ClusterNode
 from .._nodes.node import Node

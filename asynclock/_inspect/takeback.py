@@ -8,9 +8,8 @@ from typing import NamedTuple, Self
 from .. import _settings
 from .._engine import refusals
 from .._engine.ask import WakesNext
-from .._engine.context import Vote
 from .._engine.inspection import Inspection, ask_all
-from .._engine.replies import done, last_owner, released
+from .._engine.spec import Vote, done, is_owner_id, last_owner, released
 from .._nodes.wire import NO_RIGHT, Failure
 from .._primitives.kinds import spec_of
 from ..errors import ConfigurationError
@@ -93,9 +92,9 @@ class TakeBack(Vote):
 
     async def ask(self) -> bool:
         asked, engine = False, self._access.engine
-        by, seconds = engine.new_owner(), engine.settings.max_ttl
+        by, seconds = engine.owners.new(), engine.settings.max_ttl
         for lease in self.held:
-            if lease.owner is None or not refusals.is_owner_id(lease.owner):
+            if lease.owner is None or not is_owner_id(lease.owner):
                 continue  # no other library looks; its owner could be the end of a key of ours
             spec = spec_of(self._access.prefix, lease)
             replies = await ask_all(engine, spec.publish(lease.owner, by, seconds, lease.owner))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._engine.inspection import MOST_WAITERS, Inspection, NodeView, Waiter
-from .._engine.replies import rests
+from .._engine.spec import rests
 
 _LABEL = re.compile(r"(?P<host>.+?):(?P<pid>\d+)(?::(?P<task>.*))?", re.DOTALL)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from .._keys import HASH_TAG
-from .._rules.trust import Facts
+from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .endpoint import Endpoint, Seeds, check_arguments, spelled

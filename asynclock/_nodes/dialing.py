@@ -60,10 +60,7 @@ def _alternating(found: Sequence[Found]) -> list[Found]:
 
 
 async def first_to_answer(found: Sequence[Found]) -> tuple[socket.socket, float]:
-    """Return a socket, connected to the first address that answers, and the seconds it needed.
-
-    Raises OSError.
-    """
+    """Return a socket, connected to the first address that answers, and the seconds it needed."""
     left, trying = deque(found), Background()
     tries: dict[asyncio.Task[socket.socket | OSError], float] = {}
     winner, began = None, 0.0
@@ -140,8 +137,7 @@ L = TypeVar("L", bound=asyncio.Protocol)
 async def connected_by(connection: Any, host: str, port: int, make: Callable[[], L]) -> L:
     """Let a connection of the user's own class connect, and give its transport to a protocol.
 
-    The class may tunnel or log in as it likes. Raises OSError, and ConfigurationError if the class
-    doesn't leave a transport of asyncio behind.
+    Raises OSError, and ConfigurationError if the class doesn't leave a transport of asyncio behind.
     """
     from redis.exceptions import RedisError
 

@@ -125,8 +125,7 @@ class Endpoint:
     def of(cls, node: object, like: Iterable[Endpoint] = ()) -> Endpoint:
         """Make an endpoint from a URL or a `redis.asyncio.Redis`, which is only read.
 
-        `like` are endpoints of the same manager; one with the same TLS settings shares its context.
-        Raises ConfigurationError.
+        `like` are endpoints whose TLS context it may share. Raises ConfigurationError.
         """
         if isinstance(node, Endpoint):
             return node
@@ -221,10 +220,7 @@ class Endpoint:
             self._found = await look_up(self.host, self.port)
 
     async def open(self, make: Callable[[], L]) -> L:
-        """Open a connection, after `look_up`, with the protocol that `make` makes. Raises OSError.
-
-        If this is cancelled, the socket is closed; `make` is called once it is open.
-        """
+        """Open a connection, after `look_up`, with the protocol that `make` makes; or OSError."""
         loop = asyncio.get_running_loop()
         self.phase = CONNECT
         if self._own is not None:
@@ -298,10 +294,7 @@ def _check_name(connection: Any) -> None:
 
 
 class Seeds:
-    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`.
-
-    Raises ConfigurationError for a URL of another form.
-    """
+    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`."""
 
     def __init__(self, url: str, *, port: int) -> None:
         self.shown = redacted(url)
@@ -463,10 +456,7 @@ def redacted(url: str) -> str:
 
 
 def as_options(nodes: Iterable[object], given: Mapping[str, object]) -> str:
-    """Return the options of a command about these nodes, as far as they are URLs; no passwords.
-
-    `given`: the value of each further option; None for those that were not given.
-    """
+    """Return URLs, without passwords, and the settings that were given, as options of a command."""
     urls = [node for node in nodes if isinstance(node, str)]
     words = [word for url in urls for word in ("--node", redacted(url).strip("'"))]
     for option, value in given.items():

@@ -21,7 +21,7 @@ from typing import Any, Final
 from .. import _clock
 from .._keys import MARKER, SET, WITNESS
 from .._rules.nodeset import Kept
-from .._rules.trust import Facts
+from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from .dialing import reason
 from .endpoint import LOGIN, Endpoint, without
@@ -99,8 +99,7 @@ async def dial(
 ) -> tuple[Link, Facts]:
     """Open a link within `limit` seconds. Raises HandshakeError, and closes the socket then.
 
-    With a `record_key`, the facts contain what the node keeps of the record of the fleet's set.
-    With an `own_key`, a proxy that spreads the keys of a script is refused. `make` makes the link.
+    With an `own_key`, a proxy that spreads the keys of a script is refused.
     """
     async with _opening(endpoint, partial(make, listener), node_timeout, limit) as link:
         known = await _introduce(link, endpoint, scripts, record_key, own_key)
@@ -164,10 +163,7 @@ async def _credentials(endpoint: Endpoint) -> Sequence[str]:
 async def _log_in(
     link: Link, endpoint: Endpoint, login: Sequence[str], *questions: Command
 ) -> list[Any]:
-    """Log in, ask `questions` in the same round trip, and return the answers to them.
-
-    If HELLO 3 is refused, the link goes on in RESP2: log in and ask once more.
-    """
+    """Log in and ask `questions` in the same round trip; in RESP2 if HELLO 3 is refused."""
     secrets = [word for word in login if word and word != "default"][-1:]
     hello = Command.plain("HELLO", "3", *(("AUTH", *login) if login else ()))
     select = [Command.plain("SELECT", endpoint.db)] if endpoint.db else []
@@ -292,19 +288,8 @@ def _refused(questions: Iterable[Command], replies: Iterable[Any]) -> tuple[str,
 
 
 # ---- The library's own keys on a node, derived from the prefix alone: the record, the witness ----
-# *The record* of the fleet's set of nodes is a register that only `asynclock.fleet` changes.
-#
-# *The witness* is a key with a random text, which shows whether a node still has its keys. A server
-# reports the flush of any of its databases to all clients, and does not say which one. So each
-# client reads the witness when it connects, and again after each such report. The same text means
-# that the node has kept its keys. Another client may have made a new witness in the meantime, but
-# that has another text.
-#
-# Between the report and the reply the node may not vote wrongly. The report makes the client
-# discard the replies to all requests that are on their way (`Trust.doubt`). The question for the
-# witness goes out next, and a link's replies come in order: so the witness is known before any
-# later reply counts. If the connection ends before the reply, the next one begins with the same
-# question, and the text is compared with that of the earlier connection.
+# The record of the fleet's set of nodes is a register that only `asynclock.fleet` changes. The
+# witness is a random text, which shows whether a node still has its keys (docs/fencing.md).
 
 
 OWN_KEYS = Script.load(__package__, "own_keys.lua")

@@ -163,10 +163,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             self._write()
 
     def ask(self, command: Command) -> asyncio.Future[Any]:
-        """Queue `command` now and return a future of its reply or Failure.
-
-        Cancelling the future doesn't stop the command.
-        """
+        """Queue `command` and return a future of its answer; cancelling that doesn't stop it."""
         answer = Answer(self._loop)
         self.send(command, answer, 0)
         return answer.future
@@ -429,11 +426,7 @@ Entry = tuple[Sink, int, float, Command]
 
 
 class Undoing:
-    """The releases and leaves that have no reply yet, by owner.
-
-    One for all replies that arrive together: to search thousands of commands for each of thousands
-    of replies would block the event loop for seconds.
-    """
+    """The releases and leaves without a reply, by owner: a search per reply takes seconds."""
 
     __slots__ = ("_by_owner", "_newest")
 
@@ -463,10 +456,7 @@ class Undoing:
 
 
 class ErrorReplies:
-    """The errors among the replies that have arrived together on one link.
-
-    What they send again is no new write: `Link.send` sends it, whatever the class of the link.
-    """
+    """The errors among the replies that have arrived together on one link."""
 
     __slots__ = ("_in_flight", "_link", "_undoing")
 

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 
 from .. import _clock
 from .._process import Background
-from .._rules import trust
+from .._rules import validity
 from .._rules.nodeset import Kept, NodeSet, shown
 from .._rules.quorum import majority
-from .._rules.trust import StandStill
+from .._rules.validity import StandStill
 from ..errors import ConfigurationError
 from .node import NOT_AFTER_GRACE, Node
 from .server import ServerNode
@@ -122,11 +122,7 @@ class Multiplexer:
             self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
 
     async def finish(self, undoing: Collection[asyncio.Task[Any]] = ()) -> None:
-        """Wait until the nodes have executed all releases, then end all connections.
-
-        Waits at most two node timeouts for the tasks `undoing` and for the replies, and one more
-        for a blocked connection.
-        """
+        """Wait a bounded time until the nodes have executed all releases; end all connections."""
         patience = 2 * max(node.settings.node_timeout for node in self.nodes)
         try:
             with contextlib.suppress(TimeoutError):
@@ -156,10 +152,7 @@ class Multiplexer:
         self.flush(ends=True)
 
     def flush(self, *, ends: bool = False) -> None:
-        """Send the releases and acquires of this tick now: they go before any later command.
-
-        `ends`: the tick ends or a command is full, so all that is queued is written.
-        """
+        """Send the releases and acquires of this tick now; `ends`: write all that waits, too."""
         if self.unsent:
             unsent, self.unsent = self.unsent, []
             for one in unsent:
@@ -184,11 +177,10 @@ class Multiplexer:
     def counts(self, index: int, sent: float, voters: Sequence[int]) -> bool:
         """Return whether a positive reply of node `index` counts for a lease won with `voters`.
 
-        `sent` is when the request was sent. While the node is in quarantine its reply counts only
-        if its own grant counted: then the key is from that grant, and no other owner was granted
-        the name since. A key that came later may replace a key of another owner that the node
-        forgot (tests/model: V1 to V5, W1). The reply of a new primary counts only once the previous
-        primary no longer grants anything (F1 to F3, G5).
+        While the node is in quarantine its reply counts only if its own grant counted: then the key
+        is from that grant, and no other owner was granted the name since (tests/model: V1 to V5,
+        W1). That of a new primary counts only once the previous one no longer grants anything (F1
+        to F3, G5).
         """
         trust = self.nodes[index].trust
         if self._set_guard.failure is not None:
@@ -203,11 +195,11 @@ class Multiplexer:
     # clocks
 
     def fence_floor(self, now: float) -> int:
-        """Return the fence floor for an attempt that starts now, in µs.
+        """Return the fence floor for an attempt that starts now, in µs; -1 if too few are known.
 
-        Returns -1 while fewer than a quorum of clocks are known. Then each node uses its own clock,
-        which may cost a second round trip. Our wall clock would save that round trip, but a wrong
-        one would push counters so far ahead that a floor couldn't restore a lost counter.
+        Then each node uses its own clock, which may cost a second round trip. Our wall clock must
+        not take its place: a wrong one would push counters so far ahead that no floor restores a
+        lost counter.
         """
         if now >= self._read_again:
             self.read_clocks(now)
@@ -216,8 +208,7 @@ class Multiplexer:
     def not_after(self, until: float) -> int:
         """Return the node time in µs after which a node must not execute a request.
 
-        `until` is when we stop waiting for the reply. The result is by the clock that is most
-        ahead, so that no node rejects the request too early. It is 0 while fewer than a quorum of
+        `until` is when we stop waiting. The fastest clock counts. 0 while fewer than a quorum of
         clocks are known: then each node limits the request by its own clock (`give_up_at`).
         """
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
@@ -230,7 +221,7 @@ class Multiplexer:
         # that is far ahead rejects the first request as late and accepts the next one.
         self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
         known = len(offsets) >= self.quorum
-        self._offset = trust.low_median(offsets) if known else None
+        self._offset = validity.low_median(offsets) if known else None
 
     def _jumped(self, node: Node, by: float) -> None:
         now = _clock.now()
@@ -286,10 +277,7 @@ class Multiplexer:
 
 
 def barred(size: int, quorum: int, votes_from: Iterable[float], now: float) -> float:
-    """Return the seconds until the guards let `quorum` of `size` nodes vote; 0 if they do now.
-
-    `votes_from` has the moments of the nodes that a guard keeps from voting, 0 for any others.
-    """
+    """Return the seconds until the guards let `quorum` of `size` nodes vote; 0 if they do now."""
     left = sorted((max(0.0, moment - now) for moment in votes_from), reverse=True)
     spare = size - quorum
     return left[spare] if len(left) > spare else 0.0
@@ -351,11 +339,9 @@ class Readiness:
 
 
 # ---- The record of the fleet's set of nodes ------------------------------------------------------
-# Each new connection reads what its node keeps, and a push reports each change. The newest record
-# counts, wherever it was read. A client whose nodes the record does not allow gets no lease and
-# extends none. A client that meets a node with an older record tells it the newest one, so a node
-# that restarted empty knows it again before it votes. Until it votes, a node that doesn't know its
-# name is left out of the comparison if a quorum of the others fits: its address may be a tunnel.
+# The newest record counts, wherever it was read; nodes with an older one are told (decision 0025).
+# Until it votes, a node that doesn't know its name is left out of the comparison if a quorum of the
+# others fits: its address may be a tunnel.
 
 
 _fleet_log = logging.getLogger("asynclock.fleet")

@@ -13,7 +13,7 @@ from math import inf
 from typing import Protocol
 
 from .. import _clock
-from .._rules.trust import Trust
+from .._rules.validity import Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
 from .link import LATE_TIMER_FACTOR, Link, Patience
 from .wire import REDIRECTS, Command, Failure, Sink, Word
@@ -97,10 +97,7 @@ class Node(Protocol):
         """Whether the node can take a command for several names now."""
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send the releases and acquires of a tick; call this only if `takes_batches` is true.
-
-        With `now`, write them and everything before them; otherwise this tick does so later.
-        """
+        """Send a tick's command, if `takes_batches`; with `now`, write all that waits."""
 
     def write(self) -> None:
         """Write all queued commands now instead of at the end of the tick."""
@@ -165,10 +162,7 @@ class NodeLog:
         self._lack_told = -inf
 
     def answered(self, error: Failure | None) -> None:
-        """Log an error that the node gives instead of votes, and its end, at most every QUIET s.
-
-        A server at its limit of memory may refuse every other request.
-        """
+        """Log an error in place of a vote, and its end, at most every QUIET seconds."""
         now = _clock.now()
         if error is None:
             if self._lack:
@@ -262,10 +256,7 @@ async def watch(node: Node, link: Link, poll: Callable[[], None]) -> None:
 
 
 async def leave_replica(node: Node, link: Link, times: int) -> None:
-    """Close the link to a replica after a pause; the next handshake asks for its role again.
-
-    `times` is the number of connections in a row on which the server was a replica.
-    """
+    """Close the link to a server that was a replica `times` times in a row, after a pause."""
     longest = min(FIRST_REPLICA_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_REPLICA_RECHECK)
     await asyncio.sleep(longest * (1 + node.random()) / 2)
     link.close("it was a replica")
@@ -273,12 +264,9 @@ async def leave_replica(node: Node, link: Link, times: int) -> None:
 
 
 # ---- What one server must still get: commands for its first connection, and lost releases --------
-# A release or a leave may be lost with a connection, and is resent while it can matter. Also, the
-# server may execute an acquire from the old connection after a release from the new one. Releases
-# are idempotent per owner, and leaves per ticket, so a doubtful one is kept and resent when the
-# node is back, until the node has answered and no late acquire can follow. There is one entry and
-# one retry schedule per operation and owner (or ticket), and none for an owner whose requests never
-# went to the node.
+# A release or a leave may be lost with a connection. Also, the server may execute an acquire from
+# the old connection after a release from the new one. Both are idempotent, so a doubtful one is
+# kept and resent when the node is back, until the node has answered and no late acquire can follow.
 
 
 RETRY_MARGIN = 0.1
@@ -439,10 +427,7 @@ Waiting = tuple[Command, Sink, int]
 
 
 class ConnectBacklog:
-    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds.
-
-    Time in which our own process stood does not count.
-    """
+    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds."""
 
     __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")
 

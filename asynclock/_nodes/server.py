@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from .. import _clock, _process
 from .._rules.nodeset import Kept
-from .._rules.trust import FLUSHED, REPLACED, UNSEEN, Facts, Trust
+from .._rules.validity import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
 from .handshake import (
     asking_witness,
@@ -81,10 +81,7 @@ Dial = Callable[["ServerNode", float], Awaitable[tuple[Link, Facts]]]
 
 
 class ServerNode(Node):
-    """One endpoint and its connections, of which at most one is open.
-
-    `Node` and `LinkListener` say what its methods do.
-    """
+    """One endpoint and its connections, of which at most one is open."""
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
@@ -350,10 +347,7 @@ class ServerNode(Node):
             self.on_clock(clock, sent, _clock.now())
 
     def read_record(self) -> None:
-        """Read what the node keeps of the fleet's record; older replies of the node don't count.
-
-        Replies come in order, so the record is known before any reply to a later request.
-        """
+        """Read what the node keeps of the fleet's record; older replies of the node don't count."""
         if self._link is not None and self.settings.record_key:
             self.trust.doubt(_clock.now())
             self._read_record(self._link)
@@ -365,10 +359,7 @@ class ServerNode(Node):
         self._look(FLUSHED)
 
     def tell_record(self, newest: Kept, name: str) -> None:
-        """Tell the node the newest record and its name, and read again what the node keeps.
-
-        Our own change causes no push to us, and ends the request for the next push.
-        """
+        """Tell the node the record and its name, and read it: our own change is not pushed."""
         if self._link is not None:
             self._link.send(telling_record(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, final
 
 import hiredis
 
-from .._rules.trust import Facts
+from .._rules.validity import Facts
 
 Word = bytes | str | int
 
@@ -129,10 +129,7 @@ class Command:
         return command
 
     def again(self) -> Command:
-        """Return the release to send again later, with its owner alone.
-
-        By then its ticket may have left, and the process that kept the name no longer asks for it.
-        """
+        """Return the release to send again later, with its owner alone: others may wait by then."""
         alone = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
         if self.script is None or alone:
             return self
@@ -384,10 +381,7 @@ _MISTAKES = {
 
 
 def failure(error: Exception, *, in_cluster: bool = False) -> Failure:
-    """Turn a server's error reply into a Failure.
-
-    `in_cluster`: whether the server is one of a Cluster, whose redirects are followed.
-    """
+    """Turn a server's error reply into a Failure; redirects are followed `in_cluster`."""
     text = _AROUND.sub("", str(error))
     if text.startswith("ERR unknown command"):  # servers repeat the arguments: keys, passwords
         text = text.partition(", with args")[0]
@@ -512,10 +506,7 @@ def parse_info(reply: Any) -> dict[str, str]:
 
 
 def is_sentinel(fields: Mapping[str, str]) -> bool:
-    """Return whether these fields of INFO are a Sentinel's.
-
-    Redis calls the field `redis_mode`, Valkey 9 calls it `server_mode`.
-    """
+    """Return whether these are a Sentinel's: `redis_mode`, or `server_mode` of Valkey 9."""
     return any(key.endswith("_mode") and fields[key] == "sentinel" for key in fields)
 
 

@@ -25,8 +25,7 @@ from .._engine.acquire import Acquire, AcquireContext, Enterable
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
-from .._engine.replies import holder
-from .._engine.spec import HandOff, LeaseOptions, LockSpec
+from .._engine.spec import HandOff, LeaseOptions, LockSpec, holder
 from .._keys import MARKER, MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError
@@ -430,10 +429,7 @@ class Held(Part):
     """The ends of the keys of the other side, with which this one takes turns."""
 
     def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
-        """Return the spec of a lock on `name`; `more` replaces fields of the usual spec.
-
-        Usually tasks of one process form a queue, and the lock's own key is watched.
-        """
+        """Return the spec of a lock on `name`; `more` replaces fields of the usual spec."""
         keys = self.keys(whole, suffix)
         usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
         usual |= {"queue": self.queue and derived(whole, self.queue)}

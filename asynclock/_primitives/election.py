@@ -15,9 +15,7 @@ from .._engine.acquire import AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, inspect
 from .._engine.lease import Lease
-from .._engine.refusals import label
-from .._engine.replies import published
-from .._engine.spec import LeaseOptions, LockSpec
+from .._engine.spec import LeaseOptions, LockSpec, label, published
 from .._keys import lock_key
 from .._process import of_one_process
 from .._rules import pacing

@@ -18,7 +18,7 @@ from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
-from .._engine.replies import from_json
+from .._engine.spec import from_json
 from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
 from .base import Acquirable
@@ -108,7 +108,7 @@ class Run(_settings.Answering):
         self._engine = engine
         self._register = register
         self._task: asyncio.Task[Any] | None = None
-        self._id = engine.new_mark()
+        self._id = engine.owners.new_mark()
         self._value: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:

@@ -1,10 +1,4 @@
-"""The read-write lock: any number of readers, or one writer; and the changes of side.
-
-An upgrade takes the write lock beside the reader's own entry, which a node then overlooks. Two
-readers that both upgrade would wait for each other, so an upgrade first needs a mutex of its own,
-the gate, and the second reader is refused there. A downgrade enters the reader beside the writer's
-own key, and then releases that key: at no moment is the name without either (docs/decisions/0023).
-"""
+"""The read-write lock: many readers, or one writer; the changes of side (docs/decisions/0023)."""
 
 from __future__ import annotations
 
@@ -17,8 +11,7 @@ from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
 from .._engine.lease import Lease
-from .._engine.replies import readers
-from .._engine.spec import LeaseOptions, LockSpec
+from .._engine.spec import LeaseOptions, LockSpec, readers
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError

@@ -1,9 +1,8 @@
-"""A register: one small value that a majority of nodes agree on. Event, latch and barrier use it.
+"""A register: one small value that a majority of nodes agree on, by CASPaxos (docs/decisions/0014).
 
-Each change is one round of CASPaxos. First a majority promises to accept no number below ours, and
-replies with the values that it has accepted. The value with the highest number is the register's
-value. Then a majority accepts the changed value under our number. docs/decisions/0014 has the
-reasons.
+First a majority promises to accept no number below ours, and replies with the values that it has
+accepted. The value with the highest number is the register's. Then a majority accepts the changed
+value under our number.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, final
 
 from .. import _clock, _settings
 from .._engine import refusals
-from .._engine.context import Vote
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, NodeView, ask_all
-from .._engine.replies import TOO_LATE
-from .._engine.spec import ms
+from .._engine.spec import TOO_LATE, Vote, ms
 from .._keys import derived, lock_key
 from .._nodes.multiplexer import quarantined
 from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
@@ -322,7 +319,7 @@ class Register:
         self, step: Change, patience: _Patience, *, rewrite: bool = False
     ) -> str | None:
         engine, nodes = self._engine, self._engine.multiplexer
-        by, number, width = engine.new_owner(), 0, FIRST_WIDTH
+        by, number, width = engine.owners.new(), 0, FIRST_WIDTH
         while True:
             # The number says when a value was written. While too few clocks are known it can't say
             # that: such a round only asks, and its replies make the clocks known.
@@ -482,11 +479,7 @@ class _Patience:
         await asyncio.sleep(seconds)
 
     async def pause(self, round_: Round) -> None:
-        """Wait before asking again.
-
-        Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
-        never end.
-        """
+        """Wait before asking again; QuorumUnavailableError or ConfigurationError if in vain."""
         if round_.hopeless:
             raise refusals.hopeless(round_)
         left = self._until - _clock.now()

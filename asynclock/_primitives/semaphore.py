@@ -1,11 +1,6 @@
 """The semaphore: a limited number of holders, as numbered slots that are ordinary mutexes.
 
-Counting holders per node and taking a simple majority, as other libraries do, admits too many. With
-N = 5 nodes and k = 3 permits each node admits 3, so the nodes have 15 places to give; a holder
-needs 3 of them, so 15 // 3 = 5 may hold at once. Requiring N·k // (k + 1) + 1 grants would be safe,
-but that is 4 of 5 nodes for k = 3 (one may fail) and all 5 for k = 5 (none may fail). A slot is
-held by a majority like any mutex: it never has two holders, and a minority of nodes may fail
-whatever k is.
+To count holders per node and take a simple majority admits too many (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -118,10 +113,7 @@ class Semaphore(Lockable):
         return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
 
     def _slots(self) -> Iterator[LockSpec]:
-        """Yield the slots that this process doesn't hold, or all if it holds all.
-
-        They begin with a random one: rivals that start apart seldom collide.
-        """
+        """Yield the slots that this process doesn't hold (or all), beginning with a random one."""
         queue = self._engine.queues.get(self._spec.queue_key or "")
         free: Sequence[int] = range(self.permits)
         if queue is not None and queue.grants and not queue.full:

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
-from .._engine.replies import from_json
+from .._engine.spec import from_json
 from ..errors import BrokenBarrierError, ConfigurationError
 from .register import Change, Description, Register, state_kind
 
@@ -150,7 +150,7 @@ class Latch(_settings.Answering):
         others use the name with another count.
         """
         step = _settings.count(by, "by", HIGHEST_COUNT)
-        ticket = self._engine.new_mark()
+        ticket = self._engine.owners.new_mark()
 
         def change(value: str | None) -> str | None:
             done = self._done(value)
@@ -299,7 +299,7 @@ class Barrier(_settings.Answering):
         takes at most two node timeouts for that.
         """
         deadline, since = deadline_of(timeout), _clock.now()
-        party = self._engine.new_mark()
+        party = self._engine.owners.new_mark()
         undos, vanish = self._engine.undos, partial(self._vanish, party)
         undos[party] = vanish
         try:

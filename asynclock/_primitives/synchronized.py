@@ -180,10 +180,7 @@ def _fields(template: str, shown: str) -> list[str]:
 
 
 def check_name(name: object, others: str = "") -> None:
-    """Raise ConfigurationError unless `name` is a template or a plain function of the request.
-
-    `others` says what else the caller accepts.
-    """
+    """Raise ConfigurationError unless `name` names a lock, or is one of the `others`."""
     if isinstance(name, str):
         variables_of(name)
     elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):
@@ -194,10 +191,7 @@ def check_name(name: object, others: str = "") -> None:
 
 
 def name_of_route(template: str, variables: Mapping[str, object]) -> str:
-    """Return a template such as `"orders:{order_id}"`, filled in with the variables of a route.
-
-    Raises ConfigurationError if a variable is missing, or its text differs between processes.
-    """
+    """Return a template filled in with the variables of a route. Raises ConfigurationError."""
     try:
         return fill_in(template, variables)
     except KeyError as missing:
@@ -213,10 +207,7 @@ def variables_of(template: str) -> frozenset[str]:
 
 
 def check_route(template: str, variables: Collection[str], route: str, others: str = "") -> None:
-    """Raise ConfigurationError if the path of `route` lacks a variable of the template.
-
-    `others` says how else the lock can be named, beside a function of the request.
-    """
+    """Raise ConfigurationError if the path of `route` lacks a variable of the template."""
     for missing in sorted(variables_of(template) - set(variables)):
         text = f"{route}: {_missing(template, repr(missing), variables)}{others}"
         raise ConfigurationError(text)

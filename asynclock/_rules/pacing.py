@@ -21,10 +21,7 @@ EXPIRY_SPREAD = 0.02
 
 
 def free_in(remaining: Sequence[float | None], needed: int) -> float | None:
-    """Return the seconds until `needed` refusing nodes are free without renewal, None if unknown.
-
-    `remaining` has the seconds that the holder has left on each refusing node.
-    """
+    """Return the seconds until `needed` of these refusing nodes are free, None if unknown."""
     known = sorted(one for one in remaining if one is not None)
     return known[needed - 1] if 0 < needed <= len(known) else None
 
@@ -42,10 +39,7 @@ server whose table of tracked keys is full sends them for keys that have not cha
 
 
 def without_push(attempt: int, remaining: float | None, random: float, *, rank: int = 0) -> float:
-    """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes.
-
-    `rank` is the number of waiters that go first: the more there are, the longer it is.
-    """
+    """Return the pause after refusal `attempt` (from 0) if no push comes, behind `rank` others."""
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 1.6 ** min(attempt, 16)) * (0.5 + random) * (1 + rank)
     if remaining is None:
         return pause

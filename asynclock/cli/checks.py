@@ -20,7 +20,7 @@ from .._nodes.multiplexer import FLEET
 from .._nodes.wire import Failure, is_sentinel, major_minor
 from .._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
 from .._rules.quorum import majority
-from .._rules.trust import RATE
+from .._rules.validity import RATE
 from ..fleet import clients_of
 from .probe import SECOND, Probe, Purpose
 

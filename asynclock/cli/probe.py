@@ -40,7 +40,7 @@ from .._nodes.wire import (
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
 from .._rules.nodeset import NOTHING, Kept, NodeSet
-from .._rules.trust import Facts, Trust
+from .._rules.validity import Facts, Trust
 from ..errors import AsyncLockError
 from ..fleet import CLIENTS
 from ..manager import LockManager, node_access

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .._engine.inspection import Inspection
-from .._engine.refusals import label
+from .._engine.spec import label
 from .._inspect.takeback import TakeBack, digits
 from .._inspect.views import origin
 from ..errors import ConfigurationError

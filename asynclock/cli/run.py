@@ -27,7 +27,7 @@ from .. import _clock
 from .._engine.engine import Engine, NodeHealth, health
 from .._engine.inspection import Inspection
 from .._engine.lease import Lease
-from .._engine.replies import LONGEST_MESSAGE
+from .._engine.spec import LONGEST_MESSAGE
 from .._primitives.base import Lockable
 from ..errors import AsyncLockError, ConfigurationError, LeaseLostError
 from ..events import HELD_TOO_LONG, NOT_RENEWED, Contended, Event, Renewed

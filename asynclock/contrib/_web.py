@@ -33,7 +33,7 @@ from .. import _settings
 from .._engine.acquire import WORK, Work
 from .._engine.engine import NodeHealth
 from .._engine.lease import Lease
-from .._engine.replies import from_json
+from .._engine.spec import from_json
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import LockSettings
 from .._primitives.once import LARGEST, Run

@@ -14,7 +14,7 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 import asynclock
-from asynclock._rules import trust
+from asynclock._rules import validity
 from asynclock.testing import LocalServer
 from asynclock.testing.memory.commands import ReplyError
 from asynclock.testing.plugin import StartServers
@@ -217,7 +217,7 @@ async def test_two_primaries_that_answer_in_turns_are_refused(
     restart_guard: bool,
 ) -> None:
     """Each process has an id of its own history, and perhaps that of the primary before it."""
-    monkeypatch.setattr(trust, "SOON", 100.0)
+    monkeypatch.setattr(validity, "SOON", 100.0)
     settings = {**SETTINGS, "restart_guard": restart_guard}
     async with asynclock.connect(URL, **settings) as locks:
         for number, history in enumerate(histories):

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from asynclock._rules.trust import Facts, Look, Looks, Roster, Trust
-from asynclock._rules.validity import quarantine
+from asynclock._rules.validity import Facts, Look, Looks, Roster, Trust, quarantine
 
 LAG = 2.0
 BOTH = frozenset({"a:1", "b:2"})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynclock._rules.quorum import majority
-from asynclock._rules.trust import SAME_MOMENT, StandStill
+from asynclock._rules.validity import SAME_MOMENT, StandStill
 
 
 def still(size: int) -> StandStill:

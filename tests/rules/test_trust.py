@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynclock._rules import trust, validity
-from asynclock._rules.trust import Facts, Trust
+from asynclock._rules import validity
+from asynclock._rules.validity import Facts, Trust
 
 OLD = Facts(run_id="one", uptime=1000.0, role="master")
 NEW = Facts(run_id="two", uptime=3.0, role="master")
@@ -369,7 +369,7 @@ def test_slewing_and_slow_trips_are_no_jumps(
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=7))
 def test_the_floor_is_a_clock_that_some_node_has(offsets: list[float]) -> None:
     """Of an even number the lower of the middle two."""
-    found = trust.low_median(offsets)
+    found = validity.low_median(offsets)
     assert found == sorted(offsets)[(len(offsets) - 1) // 2]
 
 

@@ -25,15 +25,16 @@ from asynclock._engine.lease import Lease
 from asynclock._engine.outbox import Batch
 from asynclock._engine.renewal import Renewals, Round
 from asynclock._engine.seek import Seek
+from asynclock._engine.spec import OwnerIds
 from asynclock._nodes.link import ErrorReplies, Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Script
 from asynclock._primitives import base, lock, multi, readwrite, register
 from asynclock._primitives.reentrant import Nesting
-from asynclock._rules import trust, validity
+from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
-from asynclock._rules.trust import StandStill, Trust
+from asynclock._rules.validity import StandStill, Trust
 from tests.tables.inside import forget_specs
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -287,12 +288,12 @@ SABOTAGES = {
         ),
     ),
     "a_lease_outlives_its_key": under("locks", swap(validity, "valid_until", later)),
-    "a_restarted_node_votes_at_once": under("locks", swap(trust, "quarantine", always(0.0))),
+    "a_restarted_node_votes_at_once": under("locks", swap(validity, "quarantine", always(0.0))),
     "a_jump_of_a_clock_goes_unseen": under("leaps", swap(Trust, "sample", always(0.0))),
     "a_stand_still_is_overlooked": under("pauses", swap(StandStill, "jumped", always(0.0))),
     "a_stand_still_shortens_no_lease": under("pauses", swap(Renewals, "shorten", nothing)),
     "a_lease_does_not_end_sooner": under("pauses", swap(Grant, "end_sooner", nothing)),
-    "all_leases_have_one_owner": under("locks", swap(Context, "new_owner", always("owner"))),
+    "all_leases_have_one_owner": under("locks", swap(OwnerIds, "new", always("owner"))),
     "a_lease_is_held_after_its_end": under("locks", swap(Lease, "held", always(True))),
     "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
     "a_renewal_extends_the_key_of_another": under(

@@ -206,7 +206,7 @@ class Process:
         if not world.nature.floors:
             nodes = engine.multiplexer
             nodes.fence_floor = _without_floor(nodes.fence_floor)  # type: ignore[method-assign,assignment]  # on purpose
-        engine.entropy, engine.random = world.random.randbytes, world.random.random
+        engine.owners.entropy, engine.random = world.random.randbytes, world.random.random
         self._note_requests(engine.multiplexer)
         for node in engine.multiplexer.nodes:
             node.random = world.random.random

@@ -58,7 +58,7 @@ async def sleeps(locks: LockManager, tasks: int = 1) -> None:
 def seed(locks: LockManager, number: int) -> None:
     """Let all that a manager draws at random follow from a number."""
     chance, engine = random.Random(number), locks._engine
-    engine.random, engine.entropy = chance.random, chance.randbytes
+    engine.random, engine.owners.entropy = chance.random, chance.randbytes
     for node in engine.multiplexer.nodes:
         node.random = chance.random
 

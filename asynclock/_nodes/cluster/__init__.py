@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ... import _clock
-from ..._rules.trust import Trust
+from ..._rules.validity import Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import why_unready
@@ -113,10 +113,7 @@ class ClusterNode(Node):
             server.write()
 
     def obstacle(self, _now: float, /) -> Failure | None:
-        """Return why the whole cluster has no vote, or None.
-
-        Each server's own guards are asked when a command is sent to it.
-        """
+        """Return why the whole cluster has no vote, or None; each server has guards of its own."""
         return self.rejected
 
     @property
@@ -389,11 +386,7 @@ class RoutedCommand:
         self._answer(failure)
 
     def give_up(self) -> bool:
-        """Prepare for a release of the same owner, which this command must not follow.
-
-        Return whether this command was never executed and never will be, so that there is nothing
-        to release.
-        """
+        """Prepare for the owner's release; return whether this will never be executed."""
         self._released = True
         if not self._cluster.parked.drop(self):
             return False

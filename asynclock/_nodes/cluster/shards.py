@@ -18,7 +18,7 @@ from ... import _clock
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
 from ..._process import Background
 from ..._rules.quorum import majority
-from ..._rules.trust import Facts, StandStill, Trust
+from ..._rules.validity import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
 from ..handshake import HandshakeError
@@ -96,10 +96,7 @@ def read_redirect(cause: str, asked: str) -> Address | None:
 
 
 def key_slot(key: bytes) -> int:
-    """Return the hash slot of a key: of its first hash tag that is not empty, or of all of it.
-
-    This is redis-py's function, whose import takes a fifth of a second.
-    """
+    """Return the hash slot of a key, as redis-py does, whose import takes a fifth of a second."""
     _, _, rest = key.partition(b"{")
     tag, brace, _ = rest.partition(b"}")
     return crc_hqx(tag if brace and tag else key, 0) % SLOTS

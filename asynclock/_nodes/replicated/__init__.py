@@ -1,19 +1,9 @@
 """A server that is the primary at present: connects to it, and doubts it if it may be replaced.
 
-A promoted replica may lack grants of the old primary. A client that never met the old primary can't
-see that from uptime or run_id. So clients leave a mark in the data: the run_id of the process that
-they met as the primary, and since when. If the mark names another process or is missing, the server
-counts as just restarted (docs/decisions/0018).
-
-A primary that may be replaced is used only while watchers confirm that it is the primary: Sentinels
-or the servers of a Cluster. A client that is cut off together with an old primary can't see that
-another server was promoted. So each confirmation by a majority of the watchers counts for CONFIRMED
-seconds from the moment it was requested. After that, commands fail without being sent, and replies
-to writes don't count. Two majorities share a watcher, so the old primary grants nothing later than
-CONFIRMED seconds after a majority named the new one. The new primary's first quarantine is longer
-by that time (`Facts.lag`). Releases are sent in any case. Reasons: docs/decisions/0020.
-
-`poll` asks the watchers. One of them may be frozen, so it doesn't wait for all.
+A mark in the data tells each client whether it knows the process as the primary
+(docs/decisions/0018). Sentinels, or the servers of a Cluster, confirm the primary: each
+confirmation by a majority counts for CONFIRMED seconds from its request. After that, commands fail
+without being sent, apart from releases, and replies to writes don't count (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -31,7 +21,7 @@ from urllib.parse import quote
 from ... import _clock
 from ..._process import Background
 from ..._rules.quorum import majority
-from ..._rules.trust import Facts, Roster
+from ..._rules.validity import Facts, Roster
 from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds
@@ -242,10 +232,7 @@ class WatchedNode(ServerNode):
             raise HandshakeError(Failure(self.doubt))
 
     def watched(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
-        """Return the results of a handshake, with CONFIRMED as the lag of other clients.
-
-        Raises HandshakeError, and closes the link, if the primary is no longer confirmed.
-        """
+        """Return what a handshake found, with CONFIRMED as lag; in doubt, HandshakeError."""
         try:
             self.require()
         except HandshakeError:
@@ -449,10 +436,7 @@ class SentinelNode(WatchedNode):
 
 
 def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelView:
-    """Return the primary that a majority names. Raises HandshakeError if there is none.
-
-    `answers` has the replies of each configured Sentinel.
-    """
+    """Return the primary that a majority of all Sentinels names, or raise HandshakeError."""
     needed, read = majority(len(answers)), list(map(_read, answers))
     views = [one for one in read if isinstance(one, SentinelView)]
     for view in views:

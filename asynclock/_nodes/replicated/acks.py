@@ -1,18 +1,10 @@
 """Grants that count only once replicas have acknowledged them, and the mark that names a primary.
 
-WAIT covers only writes of its own connection and blocks all commands behind it. So a link has at
-most one WAIT in flight: all writes before it share its reply, and later writes are collected for
-the next WAIT (group commit). The reply to the write is looked at first: a refusal passes at once, a
-grant is held back until the WAIT after it is answered. WAITAOF does the same and also counts
-servers that have saved the write to disk. https://redis.io/docs/latest/commands/wait/
-
-The mark is the name of the process at this address, which clients store in the server's data: if it
-names another process, this process was promoted or restarted since then. If there is no mark, the
-server may have lost its data (docs/decisions/0018).
-
-The mark may have a roster, too: who must acknowledge each grant. The rule is in _rules/trust. WAIT
-counts replicas and names none. So the primary is asked around each WAIT for its mark, for the
-offset of its last write, and for what each replica has acknowledged.
+A link has at most one WAIT in flight: all writes before it share its reply, and later writes are
+collected for the next WAIT (docs/decisions/0017). A grant is held back until the WAIT after it is
+answered. WAITAOF also counts servers that have saved the write to disk. WAIT names no replicas: so
+with a roster (0029) the primary is asked around each WAIT for its mark, for the offset of its last
+write, and for what each replica has acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from typing import Any, Final, Literal
 from ... import _clock
 from ..._keys import MARKER, PRIMARY
 from ..._rules.quorum import majority
-from ..._rules.trust import Facts, Look, Looks, Roster
+from ..._rules.validity import Facts, Look, Looks, Roster
 from ...errors import ConfigurationError
 from ..handshake import OWN_KEYS, HandshakeError
 from ..link import Link, LinkListener
@@ -300,10 +292,7 @@ class KnownReplicas:
             self.most = replicas if self.most is None else max(self.most, replicas)
 
     def lack(self, acks: Acks) -> Failure | None:
-        """Return why no grant can ever be acknowledged, or None.
-
-        A replica that was there before may come back, so its absence is an outage.
-        """
+        """Return why no grant can ever be acknowledged; None if a replica may come back."""
         needed = acks.needed(0)  # any number is enough for "majority" and "all"
         if self.most is None or self.most >= needed:
             return None
@@ -393,10 +382,7 @@ class AckedLink(Link):
             self._loop.call_soon(self.flush)
 
     def settle(self, count: Any, unnamed: Failure | None = None) -> None:
-        """Take the reply to a WAIT, which decides all grants that are held back.
-
-        `unnamed` is the lack of an acknowledgement that the roster demands.
-        """
+        """Take the reply to a WAIT, which decides all grants held back, and the roster's lack."""
         self._waiting = False
         held, self._held = self._held, []
         lack = self._lack(count) or unnamed
@@ -423,10 +409,7 @@ class AckedLink(Link):
         return None
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply to a WAIT (0) or to INFO (1), which has the number of replicas.
-
-        That number never falls, as a lost one may return as the primary.
-        """
+        """Take the reply to WAIT (0) or INFO (1): a lost replica counts, as it may return."""
         if index == 0:
             self.settle(reply)
         else:

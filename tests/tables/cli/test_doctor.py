@@ -13,7 +13,7 @@ from asynclock._nodes.multiplexer import NAMED, digest
 from asynclock._nodes.replicated.acks import Acks
 from asynclock._nodes.wire import Failure
 from asynclock._rules.nodeset import Kept, NodeSet
-from asynclock._rules.trust import Trust
+from asynclock._rules.validity import Trust
 from asynclock.cli import doctor, probe
 from asynclock.cli.checks import call, examine
 from asynclock.cli.probe import Probe, Purpose

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from asynclock._engine import replies
+from asynclock._engine import spec
 from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
 from asynclock._engine.spec import ms
 from asynclock._nodes.wire import GRANTED, UNREADABLE, Command, Failure, ServerError
@@ -85,7 +85,7 @@ READERS = ("acquired", "raised", "released", "done", "holder", "readers", "place
 @pytest.mark.parametrize("reply", [None, 7, b"x", [7], [7, [7]], [1, [7], 7]])
 @pytest.mark.parametrize("name", READERS)
 def test_a_reply_of_another_form_is_a_failure(name: str, reply: Any) -> None:
-    assert getattr(replies, name)(reply) is UNREADABLE
+    assert getattr(spec, name)(reply) is UNREADABLE
 
 
 NOW, AWAY = 1 << 50, Failure("away")

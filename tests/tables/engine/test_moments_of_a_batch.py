@@ -14,8 +14,8 @@ import pytest
 import asynclock
 from asynclock._engine import outbox as batch
 from asynclock._engine.ask import Ask
-from asynclock._engine.context import Context
 from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
+from asynclock._engine.spec import OwnerIds
 from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of
 from tests.engine.virtual_nodes import TTL, Nodes, virtual
@@ -42,7 +42,7 @@ def close_engine(on: Nodes, _calls: list[Any], _tasks: list[asyncio.Task[Any]]) 
     ("act", "place", "moment"),
     [
         (close_calls, Batch, "_command"),
-        (close_calls, Context, "new_owner"),
+        (close_calls, OwnerIds, "new"),
         (close_calls, batch, "_with_room"),
         (close_calls, Batch, "_decide"),
         (close_calls, Ask, "withdraw"),

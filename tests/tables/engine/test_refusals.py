@@ -8,8 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import context, refusals
-from asynclock._engine.ask import WOKEN, woken
-from asynclock._engine.context import Vote
+from asynclock._engine.ask import WOKEN
 from asynclock._engine.grant import Grant, LocalQueue
 from asynclock._engine.inspection import (
     MOST_WAITERS,
@@ -20,9 +19,7 @@ from asynclock._engine.inspection import (
     question,
     whole,
 )
-from asynclock._engine.refusals import is_owner_id, label
-from asynclock._engine.replies import Released
-from asynclock._engine.spec import LeaseOptions
+from asynclock._engine.spec import LeaseOptions, Released, Vote, is_owner_id, label
 from asynclock._nodes.replicated.acks import UNSUPPORTED
 from asynclock._nodes.wire import Failure
 from asynclock._primitives import lock
@@ -356,7 +353,7 @@ def test_of_a_waiter_people_see_its_label_and_nothing_that_is_no_text_fails() ->
     ours, other = in_order([[place(OWNER, 1), foreign]])
     assert (ours.ticket, ours.label) == (OWNER, "web 1")
     assert (other.ticket, other.label) == ("\ufffd-of-another-library", "\ufffd-of-ano…")
-    keys = woken(lock.spec("p:", "a"), Released(True, (OWNER.encode(), foreign[0])))
+    keys = lock.spec("p:", "a").woken(Released(True, (OWNER.encode(), foreign[0])))
     assert [key.rpartition("#")[2] for key in keys] == [OWNER, other.ticket]
 
 

@@ -16,7 +16,7 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Command, Failure
-from asynclock._rules.trust import Facts
+from asynclock._rules.validity import Facts
 from asynclock.events import Event, Observers
 from tests.tables.nodes.links import command
 from tests.waiting import until

@@ -15,7 +15,7 @@ from asynclock._nodes.replicated import CONFIRMED, POLL, WatchedNode, poll_patie
 from asynclock._nodes.wakeup import PUSH_WINDOW, QUORUM_PUSH_WINDOW, Wakeups
 from asynclock._nodes.wire import NOBODY, Failure
 from asynclock._process import Background
-from asynclock._rules.trust import Facts
+from asynclock._rules.validity import Facts
 from asynclock.events import Observers
 from tests.tables.nodes.links import command
 from tests.tables.nodes.nodes import CLOCK, OLD, Hand, HandLink

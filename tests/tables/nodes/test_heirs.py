@@ -12,7 +12,7 @@ from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import acks as marks
 from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term
 from asynclock._nodes.wire import NO_ACKS, Failure, Sink
-from asynclock._rules.trust import Facts
+from asynclock._rules.validity import Facts
 from asynclock.testing.memory import MemoryNode
 from tests.waiting import in_virtual_time
 

@@ -35,7 +35,7 @@ from asynclock._nodes.wire import (
     read_facts,
 )
 from asynclock._primitives.lock import SCRIPT, spec
-from asynclock._rules.trust import Facts
+from asynclock._rules.validity import Facts
 from asynclock.testing.memory.commands import ReplyError
 from tests.waiting import in_virtual_time
 

@@ -8,7 +8,7 @@ import pytest
 from asynclock import _clock
 from asynclock._nodes.node import QUIET, NodeLog
 from asynclock._nodes.wire import Failure
-from asynclock._rules.trust import Trust
+from asynclock._rules.validity import Trust
 from asynclock.events import Event, NodeDown, NodeQuarantined, NodeUp, Observers
 from tests.observe.test_node_log import lines
 from tests.waiting import in_virtual_time
