@@ -15,6 +15,7 @@ KNOW_MORE = ("tables", "mutation", "simulation", "test_layers.py")
 """What may know the inside: tables, sabotages and mutants, and the list of layers."""
 PRIVATE = re.compile(
     r"\basynclock\.(?:\w+\.)*_(?!rules\b|_)\w+|^tests\.tables\.(?!inside\b)(?!\w+$)\w+"
+    r"|\basynclock\.cli\.(?!main\b)\w+|\bcontrib\.dashboard\.(?!dashboard\b)\w+"
 )
 """The name of something private; decisions (`_rules`) are pure functions with a contract."""
 
@@ -74,7 +75,7 @@ def test_tests_name_only_what_a_user_may_name() -> None:
     [
         ("from asynclock import connect, _clock", ["asynclock._clock"]),
         ("import asynclock._engine.lease", ["asynclock._engine.lease"]),
-        ("from asynclock.cli._app import run", ["asynclock.cli._app.run"]),
+        ("from asynclock.cli.child import Child", ["asynclock.cli.child.Child"]),
         ("from tests.tables.nodes.links import Peer", ["tests.tables.nodes.links.Peer"]),
         ("patch.setattr('asynclock._nodes.link.LATE', 1)", ["asynclock._nodes.link.LATE"]),
         ("locks._engine.close()", ["locks._engine"]),

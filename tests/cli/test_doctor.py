@@ -1,6 +1,5 @@
 """`asynclock doctor` on real servers: it finds what was planted, and nothing on healthy ones."""
 
-import ast
 import asyncio
 import datetime
 import json
@@ -8,27 +7,22 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import pytest
 import trustme
 
 import asynclock
-from asynclock import cli
-from asynclock.cli.checks import OPTIONAL, TEXTS
-from asynclock.cli.probe import USES
 from asynclock.testing import LocalServer, RedisCluster, SentinelGroup, make_certificates
 from asynclock.testing.plugin import StartServers
 from asynclock.testing.servers import Certificates
 from asynclock.testing.topology import REPLICATION, follow, in_sync
 from tests.able_servers import server_with_tls
 from tests.access.test_acl import hand_over, minimal
-from tests.docs.blocks import ROOT
 from tests.nodes.test_handshake import spreading
 from tests.waiting import until
 
@@ -329,43 +323,3 @@ async def test_what_it_advises_outlives_a_restart(program: Program, tmp_path: Pa
 
 def _fixes(out: str) -> Sequence[str]:
     return [finding["fix"] for finding in json.loads(out)["findings"]]
-
-
-# ---- what helps ----
-def _findings_in_code() -> Iterator[tuple[str, set[str]]]:
-    """Texts that the checks name, and the facts that they pass."""
-    for file in Path(cli.__path__[0]).glob("*.py"):
-        for call in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-                continue
-            names = [str(one.value) for one in call.args if isinstance(one, ast.Constant)]
-            if call.func.id in ("about", "finding") and names:
-                facts = {word.arg for word in call.keywords if word.arg}
-                yield names[0], facts | ({"call", "set"} if call.func.id == "about" else set())
-
-
-def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
-    used = set()
-    for text, facts in _findings_in_code():
-        used.add(text)
-        row = TEXTS[text]
-        for words in (row["what"], row["why"], row["fix"], row.get("managed", "")):
-            wanted = {name for _, name, spec, _ in Formatter().parse(words) if name}
-            nested = [spec or "" for _, _, spec, _ in Formatter().parse(words)]
-            wanted |= {name for one in nested for _, name, *_ in Formatter().parse(one) if name}
-            assert wanted <= facts, (text, wanted - facts)
-        # What no user of a managed service can do is not proposed to one.
-        elsewhere = row.get("managed", row["fix"])
-        assert not re.search(r"{set:(?!CONFIG SET|ACL SETUSER)|{call:(CONFIG|BGSAVE)", elsewhere)
-    tls = {text for text in TEXTS if text.startswith("tls-")}  # named by tls.py, without facts
-    assert used | tls == TEXTS.keys()
-
-
-def test_the_table_of_the_page_has_every_finding_and_no_other() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    table = page.partition("| about | findings |")[2].partition("\n\n")[0]
-    listed = re.findall(r"`([\w-]+)`", table)
-    codes = set(TEXTS) - {"cannot-use", "rights-optional"}  # texts of several findings
-    codes |= {f"cannot-{use.replace('_', '-')}" for use in USES}
-    codes |= {f"rights-{command.lower().replace(' ', '-')}" for command in OPTIONAL}
-    assert sorted(listed) == sorted(codes)

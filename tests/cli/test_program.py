@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from asynclock.cli import serve
 from asynclock.testing import LocalServer
 
 from .conftest import PATIENCE, Here, Program, environment
@@ -225,7 +224,7 @@ def test_the_page_ends_when_its_server_does(here: Here) -> None:
         listening.extend(one.getsockname() for one in sockets)
 
     here.patch.setattr(uvicorn.Server, "serve", served)
-    here.patch.setenv(serve.TOKEN, "x" * 16)
+    here.patch.setenv("ASYNCLOCK_TOKEN", "x" * 16)
     ended = here("serve", "--node", "memory://", "--port", "0")
     ((host, port),) = listening
     assert (ended.status, ended.out) == (0, f"http://{host}:{port}/#token={'x' * 16}\n")

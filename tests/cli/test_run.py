@@ -16,9 +16,8 @@ import pytest
 from asynclock.testing import LocalServer
 from tests import patient
 from tests.docs.blocks import ROOT
-from tests.waiting import until_in_thread
 
-from .conftest import PATIENCE, Program, alive, environment, until
+from .conftest import PATIENCE, Program, alive, until
 
 BEAT = """
 import os, signal, sys, time
@@ -83,36 +82,6 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     async with patient.connect_to(program.nodes) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
         await lease.release()
-
-
-KILLED_AT_ONCE = """
-import asyncio, os, signal, sys, time
-from pathlib import Path
-
-from asynclock.cli.child import Child
-from asynclock.cli.child import Guardian
-
-async def main():
-    guard = lambda group: guardian.watch(group, float("inf"))
-    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard).follow()
-    while not Path(sys.argv[2]).exists():
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-guardian = Guardian()
-asyncio.run(main())
-"""
-
-
-def test_killed_before_it_says_more_to_the_guardian_it_leaves_no_child(tmp_path: Path) -> None:
-    """The guardian knows the command from before its first instruction."""
-    file = tmp_path / "pids"
-    script = f"sleep 1000 & echo $$ $! > {file}.new; mv {file}.new {file}; wait"
-    program = [sys.executable, "-c", KILLED_AT_ONCE, script, str(file)]
-    ended = subprocess.run(program, env=environment(), check=False, timeout=PATIENCE)
-    assert ended.returncode == -signal.SIGKILL
-    pids = [int(word) for word in file.read_text().split()]
-    until_in_thread(lambda: not any(map(alive, pids)), timeout=PATIENCE)
 
 
 async def _held(node: LocalServer) -> bool:

@@ -8,13 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from asynclock.cli.child import Child
-
-from .conftest import ASYNCLOCK, PATIENCE, ROOT, Program, run_python, until
+from .conftest import ASYNCLOCK, PATIENCE, ROOT, Program, until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="zombies are looked up in /proc")
 
@@ -126,36 +123,6 @@ async def test_a_zombie_is_not_waited_for(program: Program) -> None:
         ended = await program.finish(process)
     assert (ended.status, ended.err) == (3, "")
     assert await program.nodes[0].command("EXISTS", "asynclock:j") == 0
-
-
-async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
-    """It would get SIGKILL instead, and could not clean up."""
-    process = subprocess.Popen(["sleep", "1000"], process_group=0)
-    os.kill(process.pid, signal.SIGSTOP)
-    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
-    child: Any = object.__new__(Child)
-    child.group, child.done = process.pid, asyncio.get_running_loop().create_future()
-    try:
-        child.end(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait()
-
-
-AWAY = """
-from asynclock.cli.child import Guardian
-guardian = Guardian()
-end = time.monotonic() + 20
-while os.getsid(guardian._pid) == os.getsid(0):
-    assert time.monotonic() < end, "it stays in our session"
-    time.sleep(0.01)
-guardian.close()
-"""
-
-
-def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
-    assert run_python(AWAY).returncode == 0
 
 
 # ---- cron ----------------------------------------------------------------------------------------

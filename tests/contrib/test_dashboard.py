@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 import asynclock
-from asynclock.contrib.dashboard import dashboard, snapshots
+from asynclock.contrib.dashboard import dashboard
 from asynclock.errors import ConfigurationError
 from asynclock.testing import lose
 from tests.cli.schema import check
 from tests.contrib.apps import PATIENT, TOKEN, client_for, memory, serving
+from tests.tables.inside import pictures_last
 from tests.waiting import becomes, call_off, until, waits
 
 LABEL = "host:1:<b>label</b>"
@@ -297,7 +298,7 @@ async def test_the_counts_of_this_process(
     locks: asynclock.LockManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None in a process that has asked for no lock; what all have done is counted beside it."""
-    monkeypatch.setattr(snapshots, "FRESH", 0.01)
+    pictures_last(monkeypatch, 0.01)
     taken: Any = None
     async with (
         client_for(locks) as client,
@@ -387,7 +388,7 @@ async def test_settings_that_differ_are_no_red_alarm(
     urls: list[str], monkeypatch: pytest.MonkeyPatch, *, busy: bool
 ) -> None:
     """New servers have no vote by the page's settings, and by those of the services they have."""
-    monkeypatch.setattr(snapshots, "FRESH", 0.01)
+    pictures_last(monkeypatch, 0.01)
     async with (
         asynclock.connect(*urls, max_ttl=3600.0) as locks,
         client_for(locks) as client,

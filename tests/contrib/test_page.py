@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock.contrib import dashboard as app
-from asynclock.contrib.dashboard import dashboard, snapshots
-from asynclock.contrib.dashboard.snapshots import Query, Snapshots
+from asynclock.contrib.dashboard import dashboard
 from asynclock.errors import QuorumUnavailableError
 from asynclock.testing import LocalServer
 from tests.contrib.apps import TOKEN, memory, serving
 from tests.contrib.browser import Page, tab
 from tests.contrib.planted import LONG, bulk, plant, planted
 from tests.contrib.test_serve import serve
+from tests.tables.inside import pictures
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -140,24 +139,23 @@ class Desk:
     def __init__(self) -> None:
         self.picture = PICTURE
         self.error: Exception | None = None
-        self.asked: list[Query] = []
+        self.asked: list[dict[str, Any]] = []
 
-    async def take(self, query: Query, *, at_once: bool = False) -> dict[str, Any]:
-        self.asked.append(query)
+    async def take(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(chosen)
         if self.error is not None:
             raise self.error
-        return {**self.picture, "offset": query.offset}
+        return {**self.picture, "offset": chosen.get("offset", 0)}
 
     async def hears(self, **wanted: Any) -> None:
         """Wait until the page asks for this."""
-        await until(lambda: self.asked[-1] == Query(**wanted), str(wanted), timeout=60)
+        chosen = {name: value for name, value in wanted.items() if value}
+        await until(lambda: self.asked[-1] == chosen, str(chosen), timeout=60)
 
 
 async def test_each_part_of_the_page(monkeypatch: pytest.MonkeyPatch, page: Page) -> None:
     desk = Desk()
-    monkeypatch.setattr(Snapshots, "take", lambda _, query, **more: desk.take(query, **more))
-    monkeypatch.setattr(snapshots, "FRESH", 0.1)
-    monkeypatch.setattr(app, "ALIVE", 0.05)
+    pictures(monkeypatch, desk.take)
     async with serving(dashboard(asynclock.connect("memory://"), token=TOKEN)) as url:
         await page.open(url)
         await _asks_for_the_token(page)
@@ -248,7 +246,8 @@ async def _asks_for_what_is_chosen(page: Page, desk: Desk) -> None:
     await click("previous")
     await desk.hears()
     columns = "[...$('sort').options].map((one) => one.value).sort()"
-    await has(page, {columns: sorted(snapshots.COLUMNS)})
+    sorts = "attention fence held holder name nodes remaining waiting".split()
+    await has(page, {columns: sorts})
     head = "document.querySelector('#locks th[data-sort=held] button').click()"
     for reverse, shown_as in ((True, "descending"), (False, "ascending")):
         await page.run(head)

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import AsyncMock, patch
 
@@ -150,3 +150,19 @@ def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
 def names_in_use(locks: LockManager) -> list[str]:
     """Return the names that tasks of a client have or want."""
     return [queue.name for queue in locks._engine.queues.values()]
+
+
+def pictures_last(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the live page show each picture of the locks for at least this long."""
+    patch.setattr("asynclock.contrib.dashboard.snapshots.FRESH", seconds)
+
+
+def pictures(patch: pytest.MonkeyPatch, take: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
+    """Let `take` make the live page's pictures; it gets what a viewer has chosen."""
+
+    async def taken(_self: Any, query: Any, **_more: Any) -> Any:
+        return await take(dict(asdict(query).items() - asdict(type(query)()).items()))
+
+    patch.setattr("asynclock.contrib.dashboard.snapshots.Snapshots.take", taken)
+    patch.setattr("asynclock.contrib.dashboard.ALIVE", 0.05)
+    pictures_last(patch, 0.1)

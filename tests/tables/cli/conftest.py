@@ -1,5 +1,5 @@
 """For tables of the command line: what its tests have."""
 
-from tests.cli.conftest import as_from_a_shell, here, logger
+from tests.cli.conftest import as_from_a_shell, bare, here, logger, program
 
-__all__ = ["as_from_a_shell", "here", "logger"]
+__all__ = ["as_from_a_shell", "bare", "here", "logger", "program"]

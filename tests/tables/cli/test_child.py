@@ -8,13 +8,15 @@ import subprocess
 import sys
 import termios
 import tty
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asynclock.cli import child
 from asynclock.cli.child import Child, Terminal
-from tests.cli.conftest import PATIENCE, run_python
+from tests.cli.conftest import PATIENCE, Program, run_python
+from tests.cli.terminal import Session
 from tests.waiting import in_virtual_time
 
 NUMBER = 4_000_000
@@ -290,3 +292,69 @@ def test_no_stop_while_the_terminal_changes_hands_and_the_usual_one_afterwards(
     Terminal().foreground(NUMBER)
     assert masks == [{*before, signal.SIGTTOU}]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
+    """It would get SIGKILL instead, and could not clean up."""
+    process = subprocess.Popen(["sleep", "1000"], process_group=0)
+    os.kill(process.pid, signal.SIGSTOP)
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
+    child: Any = object.__new__(Child)
+    child.group, child.done = process.pid, asyncio.get_running_loop().create_future()
+    try:
+        child.end(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+
+
+LATE_PARENT = """
+import sys, termios, time
+from asynclock.__main__ import main
+from asynclock.cli.child import Terminal
+lend = Terminal.lend
+Terminal.lend = lambda *given: (time.sleep(1.0), lend(*given))
+try:
+    main()
+finally:
+    modes = termios.tcgetattr(sys.stdin)[3]
+    print("echo:", bool(modes & termios.ECHO), "ours:", Terminal().ours)
+"""
+"""`asynclock` that continues late after it has started a command."""
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "shown"),
+    [
+        # One that reads keys would be stopped in the background.
+        (
+            (sys.executable, "-c", "import os; print('front:', os.tcgetpgrp(0) == os.getpgrp())"),
+            0,
+            "front: True",
+        ),
+        (
+            (sys.executable, "-c", "import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)"),
+            137,
+            "echo: True ours: True",
+        ),
+        # As without us: `stty` under a lock has its effect.
+        (("sh", "-c", "stty -echo; exit 3"), 3, "echo: False ours: True"),
+        (("{broken}",), 126, "echo: True ours: True"),
+    ],
+    ids=["begins in the foreground", "is killed", "ends by itself", "can not start"],
+)
+async def test_a_command_and_the_terminal(
+    program: Program, tmp_path: Path, command: tuple[str, ...], status: int, shown: str
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF")  # it can be executed, but has no known format
+    broken.chmod(0o755)
+    words = [str(broken) if word == "{broken}" else word for word in command]
+    ours = (sys.executable, "-c", LATE_PARENT, "run", "j", "--")
+    session = Session(program, command=(*ours, *words))
+    try:
+        assert await session.end() == status
+        assert shown in session.screen
+    finally:
+        session.close()

@@ -1,12 +1,17 @@
 """What `asynclock doctor` makes of Sentinels, Clusters, TLS, other hosts and odd clocks: tables."""
 
+import ast
 import asyncio
+import re
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
 
-from asynclock import _clock
+from asynclock import _clock, cli
 from asynclock._nodes.endpoint import Endpoint
 from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import NAMED, digest
@@ -15,9 +20,10 @@ from asynclock._nodes.wire import Failure
 from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock._rules.validity import Trust
 from asynclock.cli import doctor, probe
-from asynclock.cli.checks import call, examine
-from asynclock.cli.probe import Probe, Purpose
+from asynclock.cli.checks import OPTIONAL, TEXTS, call, examine
+from asynclock.cli.probe import USES, Probe, Purpose
 from asynclock.testing import run_virtual
+from tests.docs.blocks import ROOT
 
 GONE = Failure("connection refused")
 PURPOSE = Purpose(3, 10.0, 0.25, "asynclock:", Acks(), 1.0)
@@ -359,4 +365,41 @@ def test_the_round_trip_is_the_median(trips: list[float], median: float | None) 
     assert probed("redis://h", trips=trips).round_trip == median
 
 
-# ---- the trial -----------------------------------------------------------------------------------
+# ---- the texts of findings -----------------------------------------------------------------------
+def _findings_in_code() -> Iterator[tuple[str, set[str]]]:
+    """Texts that the checks name, and the facts that they pass."""
+    for file in Path(cli.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            names = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+            if node.func.id in ("about", "finding") and names:
+                facts = {word.arg for word in node.keywords if word.arg}
+                yield names[0], facts | ({"call", "set"} if node.func.id == "about" else set())
+
+
+def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
+    used = set()
+    for text, facts in _findings_in_code():
+        used.add(text)
+        row = TEXTS[text]
+        for words in (row["what"], row["why"], row["fix"], row.get("managed", "")):
+            wanted = {name for _, name, spec, _ in Formatter().parse(words) if name}
+            nested = [spec or "" for _, _, spec, _ in Formatter().parse(words)]
+            wanted |= {name for one in nested for _, name, *_ in Formatter().parse(one) if name}
+            assert wanted <= facts, (text, wanted - facts)
+        # What no user of a managed service can do is not proposed to one.
+        elsewhere = row.get("managed", row["fix"])
+        assert not re.search(r"{set:(?!CONFIG SET|ACL SETUSER)|{call:(CONFIG|BGSAVE)", elsewhere)
+    tls = {text for text in TEXTS if text.startswith("tls-")}  # named by tls.py, without facts
+    assert used | tls == TEXTS.keys()
+
+
+def test_the_table_of_the_page_has_every_finding_and_no_other() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    table = page.partition("| about | findings |")[2].partition("\n\n")[0]
+    listed = re.findall(r"`([\w-]+)`", table)
+    codes = set(TEXTS) - {"cannot-use", "rights-optional"}  # texts of several findings
+    codes |= {f"cannot-{use.replace('_', '-')}" for use in USES}
+    codes |= {f"rights-{command.lower().replace(' ', '-')}" for command in OPTIONAL}
+    assert sorted(listed) == sorted(codes)

@@ -5,14 +5,17 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asynclock import _clock
 from asynclock.cli import child
-from tests.cli.conftest import run_python, until
+from tests.cli.conftest import PATIENCE, alive, environment, run_python, until
+from tests.waiting import until_in_thread
 
 LATER = 1e12
 """A deadline that no test reaches."""
@@ -182,3 +185,43 @@ def test_readers_of_our_output_do_not_wait_for_it() -> None:
         "sys.exit(5)\n"
     )
     assert (ended.returncode, ended.stderr) == (5, "")
+
+
+KILLED_AT_ONCE = """
+import asyncio, os, signal, sys, time
+from asynclock.cli.child import Child, Guardian
+async def main():
+    guard = lambda group: guardian.watch(group, float("inf"))
+    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard).follow()
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+guardian = Guardian()
+asyncio.run(main())
+"""
+
+
+def test_killed_before_it_says_more_to_the_guardian_it_leaves_no_child(tmp_path: Path) -> None:
+    """The guardian knows the command from before its first instruction."""
+    file = tmp_path / "pids"
+    script = f"sleep 1000 & echo $$ $! > {file}.new; mv {file}.new {file}; wait"
+    program = [sys.executable, "-c", KILLED_AT_ONCE, script, str(file)]
+    ended = subprocess.run(program, env=environment(), check=False, timeout=PATIENCE)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int(word) for word in file.read_text().split()]
+    until_in_thread(lambda: not any(map(alive, pids)), timeout=PATIENCE)
+
+
+AWAY = """
+from asynclock.cli.child import Guardian
+guardian = Guardian()
+end = time.monotonic() + 20
+while os.getsid(guardian._pid) == os.getsid(0):
+    assert time.monotonic() < end, "it stays in our session"
+    time.sleep(0.01)
+guardian.close()
+"""
+
+
+def test_the_guardian_gets_no_signal_of_our_terminal() -> None:
+    assert run_python(AWAY).returncode == 0

@@ -19,7 +19,7 @@ from asynclock.cli import run as job
 from asynclock.cli._output import Status
 from asynclock.cli._settings import Settings
 from asynclock.cli.child import FORWARDED
-from asynclock.cli.run import RunArguments
+from asynclock.cli.run import RunArguments, parse
 from asynclock.errors import (
     AcquireTimeoutError,
     AsyncLockError,
@@ -27,6 +27,7 @@ from asynclock.errors import (
     QuorumUnavailableError,
 )
 from asynclock.testing import memory_node
+from tests.cli.conftest import Program
 from tests.waiting import in_virtual_time
 
 from .test_run_job import NODES, Command, Guarding, made, now
@@ -39,6 +40,46 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+# ---- what it was asked ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "name", "command"),
+    [
+        ("backup psql -h db mydb", "backup", "psql -h db mydb"),
+        ("fetch curl --timeout 5 u", "fetch", "curl --timeout 5 u"),
+        ("fetch --timeout 7 curl --timeout 5 u", "fetch", "curl --timeout 5 u"),
+        ("--ttl=3 n -- -x", "n", "-x"),
+        ("-- n c -- d", "n", "c -- d"),
+        ("-- n -- c", "n", "c"),
+        ("n -- c --help", "n", "c --help"),
+        ("--node redis://a --node redis://b n c --no-wait", "n", "c --no-wait"),
+    ],
+)
+def test_where_the_command_begins(arguments: str, name: str, command: str) -> None:
+    found = parse(arguments.split())
+    assert found is not None
+    assert (found.name, found.command) == (name, command.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("", "n", "n --", "--help", "n --help", "n -v c", "--bogus n c"),
+        *("--ttl", "--ttl soon n c", "--ttl 5x n c", "--ttl 1.2.3s n c"),
+        *("--permits 1.5 n c", "--on-loss panic n c", "--no-wait=1 n c"),
+    ],
+)
+def test_help_and_mistakes_are_left_to_typer(arguments: str) -> None:
+    assert parse(arguments.split()) is None
+
+
+def test_times_and_numbers() -> None:
+    times = "--ttl 1 --timeout 2s --max-ttl 1h30m --max-hold 1.5m --node-timeout 250ms".split()
+    found = parse(["n", *times, *"--permits 3 --prefix p --node u c".split()])
+    seconds = {"ttl": 1.0, "timeout": 2.0, "max_ttl": 5400.0, "max_hold": 90.0}
+    others: dict[str, Any] = {"node_timeout": 0.25, "permits": 3, "prefix": "p", "node": ["u"]}
+    assert found == RunArguments("n", ["c"], **seconds, **others)
 
 
 # ---- before it waits -----------------------------------------------------------------------------
@@ -287,3 +328,45 @@ async def test_the_report_of_missing_nodes_ends_with_the_wait(
         memory_node("a").kill()
         await asyncio.sleep(10.0)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("patched", ["NOTED", "GRANTED"])
+async def test_ctrl_c_in_a_moment_between_the_grant_and_the_command(
+    program: Program, patched: str
+) -> None:
+    """The lock is given back, quietly."""
+    program.use(program.nodes, ttl=60.0, max_ttl=60.0)
+    by = (sys.executable, "-c", globals()[patched])
+    ended = await program.finish(await program.start("run", "j", "--", "sleep", "1000", by=by))
+    assert (ended.status, ended.err) == (128 + signal.SIGINT, "")
+    for node in program.nodes:
+        assert await node.command("EXISTS", "asynclock:j") == 0
+
+
+# The loop noted it while we still waited for the lock: its callback comes after us.
+NOTED = f"""
+import asyncio, signal, sys
+sys.path[:0] = {sys.path!r}
+from asynclock.cli import main
+from asynclock.cli.run import _Job
+under = _Job._under
+def under_then(*args):
+    asyncio.get_running_loop()._handle_signal(signal.SIGINT)
+    return under(*args)
+_Job._under = under_then
+main()
+"""
+
+
+GRANTED = f"""
+import os, signal, sys
+sys.path[:0] = {sys.path!r}
+from asynclock.cli import main
+import asynclock.cli.run as job
+before = job.environment_under
+def after(lease):
+    os.kill(os.getpid(), signal.SIGINT)
+    return before(lease)
+job.environment_under = after
+main()
+"""

@@ -183,10 +183,7 @@ def test_inspect_reads_its_arguments_as_typer_does(
 
 @pytest.mark.parametrize(
     ("typed", "ours"),
-    [
-        (_app.inspect, {*_settings.COMMON, *command.FLAGS}),
-        (_app.run, {*run.VALUES, *run.FLAGS}),
-    ],
+    [(_app.inspect, {*_settings.COMMON, *command.FLAGS}), (_app.run, {*run.VALUES, *run.FLAGS})],
 )
 def test_both_ways_of_reading_know_the_same_options(typed: Any, ours: set[str]) -> None:
     """The short way and typer's, which explains mistakes, must not drift apart."""
