@@ -361,14 +361,10 @@ def _tickets(found: object) -> tuple[bytes, ...]:
 def acquired(reply: Any) -> Granted | Refused | Failure:
     """Read the reply to an acquire."""
     match reply:
-        case [1, int(fence), int()] if fence in FENCES:
-            return Granted(fence)
         case [1, int(fence), bytes(first), int()] if fence in FENCES:
             return Granted(fence, first)
         case [-1, int()]:
             return TOO_LATE
-        case [0, int(left), bytes(holder), int()]:
-            return Refused(_seconds(left), _text(holder))
         case [0, int(left), bytes(holder), int(number), int(rank), 0 | 1 as free, *more, int()]:
             slots = tuple(one for one in more if type(one) is bytes)
             woken = [one for one in more if type(one) is list]

@@ -11,14 +11,14 @@ import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from .. import _clock
 from .._process import Background
 from .._rules import validity
 from .._rules.nodeset import Kept, NodeSet, shown
 from .._rules.quorum import majority
-from .._rules.validity import StandStill
+from .._rules.validity import Facts, StandStill
 from ..errors import ConfigurationError
 from .node import NOT_AFTER_GRACE, Node
 from .server import ServerNode
@@ -239,10 +239,8 @@ class Multiplexer:
     # checks of the nodes' facts
 
     def _check(self, met: Node) -> None:
-        facts = met.trust.facts
+        facts = cast(Facts, met.trust.facts)
         self._read_again = 0.0
-        if facts is None:
-            return
         self._flaws.pop(met, None)
         for node in self.nodes:
             other = node.trust.facts

@@ -279,9 +279,8 @@ def _least(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence
 def _floors(titles: Sequence[str], widths: Sequence[int], spare: Sequence[str]) -> list[int]:
     """Return the widths below which no column is cut while one of the `spare` ones can go."""
     usual = [NAME, *[OTHER] * len(titles)] if spare else [NARROW] * len(titles)
-    whole = {"fence", "nodes"}  # a part of a number is of no use
     return [
-        width if title in whole else min(width, least)
+        width if title == "fence" else min(width, least)  # a part of a number is of no use
         for title, width, least in zip(titles, widths, usual, strict=False)
     ]
 

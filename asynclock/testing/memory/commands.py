@@ -453,8 +453,6 @@ class _Lua:
         kind = type(value)
         if kind is bytes or kind is int:
             return value
-        if value is None or value is False:
-            return None
         if value is True:
             return 1
         if kind is float:
