@@ -266,11 +266,10 @@ def doubts(monitor: Monitor, prefix: str, max_ttl: float) -> list[str]:
     """Return a sentence for each setting that seems to differ from that of the services."""
     found = lacking_rights(monitor.survey.errors, prefix)
     for lease in monitor.leases.values():
-        left = lease.found.nodes[0].remaining
-        if left is not None and left > max_ttl * 1.01 and not lease.found.rests:
+        if lease.left > max_ttl and not lease.found.rests:
             found.append(
-                f"{lease.found.name!r} has {left:.0f} s left, more than the max_ttl of {max_ttl:g} "
-                "s here allows: give the max_ttl of the services (--max-ttl)"
+                f"{lease.found.name!r} has {lease.left:.0f} s left, more than the max_ttl of "
+                f"{max_ttl:g} s here allows: give the max_ttl of the services (--max-ttl)"
             )
             break
     others = max(node.keys for node in monitor.nodes)

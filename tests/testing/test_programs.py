@@ -157,8 +157,13 @@ def test_the_chosen_binary_wins_and_a_wrong_choice_is_an_error(
     chosen = script("chosen", "echo 'Redis server v=7.0.1'")
     monkeypatch.setenv(CHOICE, str(chosen))
     assert find_server().path == chosen
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *a, timeout, **more: run(*a, timeout=timeout - 9.9, **more)
+    )
+    late = script("late", "/bin/sleep 0.9; echo 'Redis server v=7.0.0'")
     fails = script("fails", "echo 'Redis server v=7.0.0'; exit 1")
-    for wrong in (script("fake", "echo hello"), fails, tmp_path / "nothing"):
+    for wrong in (script("fake", "echo hello"), fails, late, tmp_path / "nothing"):
         monkeypatch.setenv(CHOICE, str(wrong))
         with pytest.raises(ConfigurationError, match=str(wrong)):
             find_server()

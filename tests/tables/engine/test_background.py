@@ -102,7 +102,7 @@ def test_the_clock_goes_on_while_the_machine_sleeps(
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
     if not boot_time:  # then there is only the one that never jumps
         monkeypatch.delattr(time, "CLOCK_BOOTTIME")
-    monkeypatch.setattr(time, "clock_gettime", lambda clock: 150.0 if clock == 7 else 50.0)
+    monkeypatch.setattr(time, "clock_gettime", {7: 150.0}.__getitem__)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
     found = importlib.util.find_spec("asynclock._clock")
     assert found is not None

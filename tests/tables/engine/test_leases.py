@@ -234,7 +234,7 @@ async def test_a_hand_over_takes_a_fence_above_all_that_a_node_has_given(
     on.tell("acquire", (yes(10),) * 3, (yes(99),) * 3)
     on.tell("batch", (Reply([0, [1, 99]]),) * 3)
     on.tell("raise", replies)
-    wanted = on.locks.lock("a", handoff=handoff)
+    wanted = on.locks.lock("a", ttl=1.01, handoff=handoff)
     first = await wanted.acquire()
     waiting = start(wanted.acquire())
     await until(lambda: on.locks.statistics().waiting)
