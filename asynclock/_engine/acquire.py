@@ -331,9 +331,12 @@ class Acquire(AcquireContext[Lease]):
             return (yield from self._ask(queue))
         except AsyncLockError as error:
             if engine.observers:
-                outcome, now = refusals.OUTCOMES.get(type(error), "error"), _clock.now()
-                engine.observers(Failed(self._spec.name, outcome, now - self._started))
+                self._report(error)
             raise
+
+    def _report(self, error: AsyncLockError) -> None:
+        outcome, now = refusals.OUTCOMES.get(type(error), "error"), _clock.now()
+        self._engine.observers(Failed(self._spec.name, outcome, now - self._started))
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""

@@ -262,8 +262,7 @@ class Try(Acquire):
 
     __slots__ = ()
 
-    def _report(self, error: AsyncLockError) -> None:
-        pass
+    def _report(self, error: AsyncLockError) -> None: ...
 
 
 async def obtain(calls: Calls) -> list[Lease]:

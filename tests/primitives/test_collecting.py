@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock.events import Failed
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual, virtual_single
 from tests.tables.inside import now
@@ -160,8 +161,11 @@ async def test_permits_that_are_free_take_one_trip_and_so_does_giving_them_back(
         with pytest.raises(asynclock.AcquireTimeoutError):
             await on.locks.semaphore("one", 1).several(1).acquire(timeout=0)
         assert now() - began < 0.09, "each: a trip to the gate, and one for the permit"
+        told: list[object] = []
+        on.locks.observe(told.append)
         waiting = [start(on.locks.semaphore("one", 1).several(1).acquire())]
         await asyncio.sleep(1)
+        assert Failed not in map(type, told), "it still waits"
         refused = on.locks.statistics().refused
         await until(lambda: on.locks.statistics().refused > refused)  # and not soon again
         waiting.append(start(on.locks.semaphore("one", 1).several(1).acquire()))
