@@ -18,7 +18,7 @@ from ._engine.lease import Lease
 from ._engine.spec import HandOff, is_owner_id
 from ._inspect.survey import NodeAccess, held
 from ._inspect.takeback import TakeBack
-from ._nodes.deployment import NodeAddress, make_nodes, naming, own_keys
+from ._nodes.deployment import NodeAddress, make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
@@ -497,12 +497,11 @@ def connect(
     for what, value in {**flags, "strict": strict}.items():
         _settings.flag(value, what)
     checked = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
-    keys_begin, batch = naming(nodes, prefix)
+    keys_begin, batch, record_key, witness_key = naming(nodes, prefix)
     defaults = replace(checked, prefix=keys_begin)
     longest = defaults.max_ttl
     replicas, listeners = Acks.of(acks, durable), Observers(observers, keys_begin)
     guard = _settings.restart_guard(restart_guard)
-    record_key, witness_key = own_keys(nodes, prefix)
     settings = NodeSettings(
         node_timeout=defaults.node_timeout,
         max_ttl=longest,

@@ -1,10 +1,9 @@
 """The call of `acquire`: `await` it, enter it with `async with`, or make a task of it.
 
-To Python the call is a coroutine, so it can be passed wherever a coroutine can. Most acquires only
-use `await`, which takes a generator from `__await__`. Callers that drive a coroutine step by step,
-such as a task, use `send`. A call first waits for its turn among the tasks of its process, and may
-take a lease over there; then it asks the nodes: once with all others of its tick, and if that
-doesn't win, as often as it takes (seek.py).
+To Python the call is a coroutine; most acquires only use `await`, which takes a generator from
+`__await__`. A call first waits for its turn among the tasks of its process, and may take a lease
+over there. Then it asks the nodes: once with all others of its tick, and if that doesn't win, as
+often as it takes (seek.py).
 """
 
 from __future__ import annotations
@@ -211,11 +210,7 @@ class LazyAcquire(AcquireContext[L_co]):
 
 
 class Work:
-    """Work that can be stopped, such as a request of a web server, and its calls that wait.
-
-    A context variable tells a call which work it belongs to, also in tasks that the work has
-    started. Only a call that has to wait reads the variable.
-    """
+    """Work that can be stopped, such as a request of a web server, and its calls that wait."""
 
     def __init__(self, *, stopped: bool = False) -> None:
         self.stopped: bool = stopped

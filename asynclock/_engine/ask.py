@@ -1,10 +1,9 @@
 """One owner's request for one name, the vote of all nodes on it, and the caller's ticket.
 
 Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
-Only a first request whose nodes differ, one that was withdrawn or is observed, and each later one
-need an Attempt, which counts reply by reply. The verdict resolves one future at the first moment it
-is certain. Requests without a reply by then are not cancelled: their replies no longer change it,
-but they still wake waiters and show where a ticket must be removed.
+Others need an Attempt, which counts reply by reply. The verdict resolves one future at the first
+moment it is certain. Later replies no longer change it, but they still wake waiters and show where
+a ticket must be removed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ class SentBatch:
     asks: list[Ask]
     sent: bool
     sending: bool
-    """Whether the command is being sent just now."""
     sent_to: list[int]
     """The nodes that the command was sent to; none if single commands were sent."""
     absent: dict[int, Failure]
@@ -62,7 +60,6 @@ class SentBatch:
     numbers: list[int]
     """Their reply for each name: releases first, then acquires."""
     voters: tuple[int, ...]
-    """The nodes that decided the batch."""
 
     def claims(self, ask: Ask) -> dict[int, int]:
         """Return the fences that `ask` got from the nodes that replied like the first one."""
@@ -163,7 +160,6 @@ class Attempt(Vote):
         self.spec: LockSpec = ask.spec
         self.owner: str = ask.owner
         self.ticket: Ticket | None = ask.ticket
-        """The caller's place in the queue; None if it has none."""
         self.started: float = _clock.now() if batch is None else batch.started
         self.valid_until: float = validity.valid_until(self.started, ask.ttl)
         self.won: bool = False
@@ -415,9 +411,9 @@ class Attempt(Vote):
     def incomplete(self) -> bool:
         """Whether too few nodes have granted or refused so far, and others may still do so.
 
-        Where just a quorum of the nodes is up, the first refusal loses the vote. The attempt waits
-        for the other replies all the same: a ticket needs a quorum's numbers, and fewer refusals
-        do not show that somebody has the name.
+        Where just a quorum is up, the first refusal loses the vote. The attempt waits all the same:
+        a ticket needs a quorum's numbers, and fewer refusals do not show that somebody has the
+        name.
         """
         return 0 < self.missing <= self._open.bit_count()
 
@@ -478,9 +474,7 @@ class Attempt(Vote):
 
 # ---- A waiter's ticket: its place in the queue that the nodes keep for a name --------------------
 # Each node orders tickets by number, then by id. The nodes may give out different numbers, so the
-# waiter settles on the highest one and tells them. A later waiter's request meets a node that knows
-# that number, and gets a higher one: a ticket that is on a quorum before another waiter asks goes
-# first.
+# waiter settles on the highest one and tells them (docs/decisions/0024).
 
 
 class Ticket:
@@ -530,10 +524,7 @@ class Ticket:
 
 
 class WakesNext:
-    """Wakes the waiters of this process that a node has woken with its reply to a request of ours.
-
-    The node sends no push for changes by our own connection: its reply names the waiters instead.
-    """
+    """Wakes the waiters that a node names: it sends no push for changes by our own connection."""
 
     __slots__ = ("_ours", "_spec", "_wakeups")
 
@@ -556,8 +547,6 @@ class WakesNext:
 
 
 def leave(nodes: Multiplexer, spec: LockSpec, ticket: Ticket, indices: Iterable[int]) -> None:
-    """Remove a ticket from these nodes; resent like a release, until the ticket has died itself."""
-    command, sink = spec.leave(ticket.id), WakesNext(nodes.wakeups, spec)
-    command.asked_since, command.retry_until = ticket.since, _clock.now() + ticket.ttl
-    command.unlimited = True
-    nodes.deliver(command, sink, tuple(indices))
+    """Remove a ticket from these nodes; sent again like a release, until the ticket has died."""
+    command = spec.leave(ticket.id).resent(ticket.since, _clock.now() + ticket.ttl)
+    nodes.deliver(command, WakesNext(nodes.wakeups, spec), tuple(indices))

@@ -126,7 +126,10 @@ class Context:
             )
 
     def soon(self, act: Callable[[], object]) -> None:
-        """Call `act` in the manager's loop unless it is closed; any thread may call this."""
+        """Call `act` in the manager's loop unless it is closed.
+
+        The garbage collector may call this in any thread and in the middle of any of our functions.
+        """
         if self.multiplexer.loop is not None:
             with contextlib.suppress(RuntimeError):
                 self.multiplexer.loop.call_soon_threadsafe(act)
@@ -135,7 +138,7 @@ class Context:
         """Call `act` now; if the calling coroutine is being closed, in the next round of the loop.
 
         A coroutine may be closed in any thread, or where no loop runs, and must send nothing there.
-        Call this where its exception is handled, or in `finally`.
+        Call this in an `except` or `finally`.
         """
         if isinstance(sys.exception(), GeneratorExit):
             self.soon(act)
@@ -165,7 +168,7 @@ class Context:
         self._generator.seed()
         self.owners.forked()
         self.multiplexer.unsent.clear()
-        if self.multiplexer.started:
+        if self.multiplexer.loop is not None:
             self.inherited = self.closed = True
             self.multiplexer.loop = None
             self.ready = _refuse_inherited

@@ -27,11 +27,8 @@ BLOCK = 1024
 SPARE_FENCES = BLOCK // 4
 """Number of remaining fences below which the next block is reserved."""
 UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
-"""Log message: a node refused to release a lock."""
 UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
-"""Log message: a node released a lock and can't wake its next waiter."""
 WAKE_NOBODY = (1,)
-"""Argument of a release that wakes nobody."""
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""
 NOT_DETACHED: Final = "the lease on {!r} can't be detached: only those of lock and fair_lock can"

@@ -31,7 +31,6 @@ from .spec import LockSpec, QueueKey
 _log = logging.getLogger("asynclock")
 
 NAMES_LOGGED = 10
-"""Maximum number of names in one log record."""
 
 
 @of_one_process
@@ -81,10 +80,9 @@ class Engine(Context):
     # a lease ends
 
     def end_lease(self, grant: Grant, now: float, on_loss: Callable[[str], None]) -> Release | None:
-        """End the lease that has `grant`; return the release that was sent.
+        """End the lease that has `grant`; return the release, which may tell a loss to `on_loss`.
 
-        Its replies may still show a loss, which is then told to `on_loss`. Returns None if the next
-        waiter took the grant over, or if the lease had run out: then it was lost.
+        None if the next waiter took the grant over, or if the lease had run out: then it was lost.
         """
         if now >= grant.valid_until:
             self.mark_lost(grant, UNNOTICED)

@@ -1,10 +1,9 @@
 """What the nodes granted to this process, and the tasks of this process that want it.
 
 A grant is one owner's key on the nodes. Inside the process it may pass from one lease to the next:
-of the tasks that want one name only the first asks the nodes, and a released grant goes to the
-next one if that is fair and safe. It must still be valid, the options must be alike, and the
-process may not have used up the time that it may keep a name. Each lease gets a fence of its own
-(see ending.py). Other modules read a Grant but change it only through its methods.
+of the tasks that want one name only the first asks the nodes, and a released grant goes to the next
+one if `LocalQueue.hand_on` finds that fair and safe. Each lease gets a fence of its own (see
+ending.py). Other modules read a Grant but change it only through its methods.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class Interruption:
         if task is None:
             raise RuntimeError("a lease can only be entered inside a task")
         self.task: asyncio.Task[Any] = task
-        """The task that runs the body."""
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
         self._interrupted = self._left = False
@@ -121,7 +119,6 @@ class Grant:
     ending: asyncio.Future[None] | None = None
     """Done when the present lease has ended; made for those who wait for that."""
     lost_reason: str | None = None
-    """Why the grant was lost; None if it was not."""
     fences: range = _NONE
     """The block of fences that is reserved for hand-overs."""
     reserving: asyncio.Future[None] | None = None

@@ -233,10 +233,7 @@ def before(told: Iterable[Any], ticket: Ticket) -> str:
 async def ask_all(
     context: Context, command: Command, *, enough: int | None = None, arm: bool = False
 ) -> dict[int, Any]:
-    """Send `command` to every node and wait for at most `enough` replies (default: for all).
-
-    Takes at most one node timeout. Return the reply or Failure of each node by its number.
-    """
+    """Send `command` to every node; return the answers by node, once all or `enough` are here."""
     context.ready()
     size = len(context.multiplexer.nodes)
     replies = Gather(size, enough or size)
@@ -307,7 +304,7 @@ class Lookout:
         return self.listening
 
     async def wait(self, left: float | None = None, *, most: float = inf) -> None:
-        """Wait for the next look, at most `most` seconds; the keys end after `left` seconds."""
+        """Wait for the next look, at most `most` seconds; the keys end after `left`, if known."""
         random = self._context.random()
         if self.listening:
             pause = pacing.until_expiry(left, random)

@@ -297,10 +297,6 @@ class Lease(_settings.Answering):
             if grant.lost_reason is None:
                 self._grant = None
 
-    def _release_soon(self) -> None:
-        """Release in the next round of the loop: a coroutine may be closed in any thread."""
-        self._engine.soon(self._let_go)
-
     def _was_lost(self, reason: str) -> None:
         # The replies to the release show it.
         self._outcome, self._lost = False, reason
@@ -419,7 +415,7 @@ class Lease(_settings.Answering):
         if kind is GeneratorExit:
             if body is not None:
                 self._unguard(body)
-            self._release_soon()
+            self._engine.soon(self._let_go)  # a coroutine may be closed in any thread
         else:
             await self._release(wait=True)
         if self.lost_reason is not None and (interrupted or kind is None):

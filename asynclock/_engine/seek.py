@@ -379,10 +379,9 @@ class Seek:
 def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> None:
     """Count node `index` as changed if the ticket that it has was woken, or is gone.
 
-    A node that granted our last attempt may leave the name to our ticket after the release of that
-    attempt. That says nothing about the other nodes, so it is only counted. If another key is gone
-    the name is free, but nobody has woken us: a client without a queue had it, or its holder
-    crashed.
+    A node that granted our last attempt may leave the name to our ticket; that alone is only
+    counted. If another key is gone, the name is free though nobody has woken us: a client without a
+    queue had it, or its holder crashed.
     """
     parsed = values(reply)
     if type(parsed) is Failure:

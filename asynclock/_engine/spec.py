@@ -150,8 +150,8 @@ class LockSpec:
         op: str = RELEASE,
     ) -> Command:
         """Build a release (`op`: or REST), resent until `retry_until`; `more`: see lock.lua."""
-        keys = self.release_keys
-        return Command.release(self.script, keys, owner, asked_since, retry_until, more, op)
+        command = Command(self.script, self.release_keys, (op, owner, *more))
+        return command.resent(asked_since, retry_until)
 
     def read_beside(self, kind: str = MESSAGE) -> Command:
         """Build the command that reads messages or, of this owner, requests for its lease."""
@@ -235,10 +235,9 @@ def digest(owner: str | None) -> str | None:
 
 
 def label(owner: str | None) -> str | None:
-    """Return what people may see of an owner id; untrusted text.
+    """Return what people may see of an owner id: its label, or the beginning of a foreign id.
 
-    That is the holder's label, or the beginning of an id that another library wrote: with the
-    whole id anyone could release the lock.
+    With the whole id anyone could release the lock. The text is untrusted.
     """
     if owner is None:
         return None

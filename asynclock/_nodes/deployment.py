@@ -38,11 +38,7 @@ def make_nodes(
     acks: Acks,
     prefix: str,
 ) -> list[Node]:
-    """Make the nodes for `addresses`: one node, or at least three independent ones.
-
-    Each is a server, a primary with replicas (`acks`), such a group behind Sentinels, or a Cluster.
-    Raises ConfigurationError.
-    """
+    """Make one node, or at least three independent ones. Raises ConfigurationError."""
     if not addresses:
         raise ConfigurationError("connect() needs at least one node: a URL or a redis client")
     check_arguments(addresses)
@@ -64,20 +60,16 @@ def make_nodes(
     return nodes
 
 
-def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int]:
-    """Return the prefix of all keys, and the maximum number of leases per renewal command."""
+def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int, str, str]:
+    """Return the prefix of all keys, and the maximum number of leases per renewal command.
+
+    Also the keys of the fleet's record and of the witness, which a Cluster does not have.
+    """
     if not any(map(is_cluster, addresses)):
-        return prefix, MOST_LEASES
+        return prefix, MOST_LEASES, prefix + RECORD_KEY, prefix + WITNESS_KEY
     if "{" in prefix:
         raise ConfigurationError(f'on a Cluster prefix must not contain "{{": {prefix!r}')
-    return prefix + HASH_TAG, 1
-
-
-def own_keys(addresses: Sequence[object], prefix: str) -> tuple[str, str]:
-    """Return the keys of the fleet's record and of the witness; both "" on a Cluster."""
-    if any(map(is_cluster, addresses)):
-        return "", ""
-    return prefix + RECORD_KEY, prefix + WITNESS_KEY
+    return prefix + HASH_TAG, 1, "", ""
 
 
 def _node(

@@ -1,7 +1,4 @@
-"""The address and login of a node, as redis-py reads them from a URL or a client.
-
-Also: what messages may quote of them, and how to write them where they are spelled wrong.
-"""
+"""The address and login of a node, as redis-py reads them from a URL or a client."""
 
 from __future__ import annotations
 
@@ -212,15 +209,15 @@ class Endpoint:
     async def look_up(self) -> None:
         """Find out the addresses of the host. Raises OSError.
 
-        The time that it takes is no part of an attempt to connect: a look-up goes on, whatever its
-        result is late for. Otherwise one that takes longer than an attempt would never end.
+        This is no part of an attempt to connect: one that takes longer than an attempt would never
+        end.
         """
         if self.path is None and self.port and self._own is None:
             self.phase = LOOK_UP
             self._found = await look_up(self.host, self.port)
 
     async def open(self, make: Callable[[], L]) -> L:
-        """Open a connection, after `look_up`, with the protocol that `make` makes; or OSError."""
+        """Open a connection with the protocol that `make` makes. Raises OSError."""
         loop = asyncio.get_running_loop()
         self.phase = CONNECT
         if self._own is not None:

@@ -3,8 +3,6 @@
 All commands go out in one round trip, the login first. If a server or a proxy refuses one of the
 others (INFO, CLIENT TRACKING, SCRIPT LOAD, …), the library does without it. Only a refused login or
 protocol, or a server that isn't ready, fails the handshake.
-
-Also: the keys that the library itself has on a node, the record and the witness.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ FIRST_KEYS = 24
 """Number of keys that are tried to find out whether a proxy sends them to several servers. Two
 equal servers remain unnoticed once in 2^24 times."""
 OLDEST = (6, 2)
-"""The oldest version of a server that is supported."""
 SENTINEL = "it is a Sentinel: write redis+sentinel://host:port/SERVICE instead of redis://host:port"
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """Reasons of OpenSSL, before 3.2 and since then, for a reply that is not TLS."""
@@ -197,8 +194,8 @@ def _no_hello(answer: Failure) -> bool:
 async def _hung_up(answer: Failure, link: Link, endpoint: Endpoint) -> Failure:
     """Return why the connection was closed instead of a reply to HELLO.
 
-    A server that goes down closes it, too, and so does a port that wants TLS. Only a proxy such as
-    twemproxy answers PING on the next connection and closes that one at HELLO again.
+    Only a proxy such as twemproxy answers PING on the next connection and closes that at HELLO
+    again.
     """
     with contextlib.suppress(OSError):
         other = await endpoint.open(lambda: Link(link.listener, link.timeout))

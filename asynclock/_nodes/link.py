@@ -389,10 +389,8 @@ NEEDED_CHECKS = 5
 class Patience:
     """Calls `over` after `seconds` in which our loop ran; see `cancel`.
 
-    A process that stood still finds all its timers due when it goes on. The node's answer may be in
-    the socket by then, or our next step was never sent. So the limit is checked several times.
-    A check that is later than the whole time between two checks does not count. `over` is called
-    after at most LATE_TIMER_FACTOR limits' worth of checks, also if all are late.
+    The limit is checked several times, and a check that is later than the whole time between two
+    does not count: the answer may be in the socket by then, or our next step was never sent.
     """
 
     __slots__ = ("_counted", "_due", "_left", "_over", "_pause", "_timer")
@@ -435,11 +433,7 @@ class Undoing:
         self._newest: Entry | None = None
 
     def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
-        """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
-
-        A command that carries the script's source was sent again before. It isn't returned, or the
-        number of such commands would double with each acquire.
-        """
+        """Return what undoes `command`, which was rejected; `in_flight` are those behind it."""
         new = list(takewhile(lambda entry: entry is not self._newest, reversed(in_flight)))
         for *_, one in reversed(new):
             for part in () if one.sourced else one.parts:

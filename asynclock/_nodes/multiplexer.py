@@ -93,20 +93,13 @@ class Multiplexer:
             node.on_state = self._note_change
 
     def ready(self) -> None:
-        """Begin to connect on the first call. Called before each request.
-
-        Raises ConfigurationError if this set of nodes can't work, or belongs to another event loop.
-        """
+        """Connect on the first call. Raises ConfigurationError if no request can succeed."""
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             self._start(loop)
         if self._flaws:
             # A new error each time: one that is raised again and again keeps every caller's frames.
             raise ConfigurationError(next(iter(self._flaws.values())).cause)
-
-    @property
-    def started(self) -> bool:
-        return self.loop is not None
 
     def check_loop(self) -> None:
         """Raise ConfigurationError if this was first used in another event loop."""
@@ -353,7 +346,6 @@ UNRECORDED: Final = (
     "`asynclock nodes record` writes one"
 )
 LONGEST_LABEL = 100
-"""Maximum length of the label in a connection's name."""
 
 
 def digest(names: Iterable[str]) -> str:
@@ -449,10 +441,7 @@ class SetGuard:
             self._again = None
 
     def _unsure(self, record: NodeSet) -> dict[Node, float]:
-        """Return the nodes that may be nodes of the record under another address.
-
-        With each: for how many seconds it need not be compared, because it has no vote.
-        """
+        """Return the nodes that the record may know by other names: how long each has no vote."""
         now = _clock.now()
         strangers = [n for n in self._nameless if n.address not in record.nodes + record.other]
         waits = {node: node.votes_from - node.settings.node_timeout - now for node in strangers}

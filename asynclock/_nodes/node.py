@@ -1,7 +1,4 @@
-"""A node as the engine sees it: one voter, whatever servers it consists of.
-
-Each request gets a reply or a Failure. A node connects and reconnects by itself.
-"""
+"""A node as the engine sees it: one voter, whatever servers it consists of."""
 
 from __future__ import annotations
 
@@ -81,8 +78,8 @@ class Node(Protocol):
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         """Send `command`; `sink` gets the answer, possibly before this returns.
 
-        With `arm`, the node also sends a push when a key changes that the command reads, if the
-        node supports that.
+        With `arm`, the node also pushes later changes of the keys that the command reads, if it
+        can.
         """
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
@@ -144,10 +141,7 @@ WITHOUT = {
 
 
 class NodeLog:
-    """Logs a WARNING when a node goes down or is quarantined, and an INFO when it votes again.
-
-    Further causes and attempts of a node that is down already are logged as DEBUG.
-    """
+    """Logs a WARNING when a node goes down or is quarantined, and an INFO when it votes again."""
 
     __slots__ = ("_address", "_away", "_lack", "_lack_told", "_observers", "_timer", "_trust")
 
@@ -232,10 +226,7 @@ FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
 
 
 async def watch(node: Node, link: Link, poll: Callable[[], None]) -> None:
-    """Watch the link until it is closed: read an idle node's clock, close a stalled link.
-
-    If the node sends no pushes, `poll` is called every third of `max_ttl`.
-    """
+    """Watch the link until it is closed; read an idle node's clock, and `poll` if it can't push."""
     patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
     idle = node.settings.max_ttl / 3
     asked, polled = 0.0, _clock.now()

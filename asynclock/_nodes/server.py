@@ -64,14 +64,12 @@ one before, up to `node_timeout` or LONGEST_DIAL."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
-"""Why a forked child can't use its parent's nodes."""
 
 IN_TURNS = Failure(
     "two primaries answer there in turns, and neither knows the other's locks: name the servers "
     "themselves instead of the proxy before them",
     permanent=True,
 )
-"""Why an address is of no use that leads to several primaries."""
 
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 TIME = Command.plain("TIME")
@@ -264,7 +262,7 @@ class ServerNode(Node):
     async def keep(self) -> None:
         """Keep a link open until cancelled; run this in one task.
 
-        Only after `finish` does the end of this task end the link. The end of an event loop cancels
+        Only after `finish` does the end of this task end the link: the end of an event loop cancels
         all tasks together, and what the other ones release then still goes out on the link.
         """
         rejections, shortest = 0, self.settings.node_timeout

@@ -111,31 +111,18 @@ class Command:
         """Make a command of the server itself, such as TIME; name its keys for a Cluster."""
         return cls(None, keys, words)
 
-    @classmethod
-    def release(
-        cls,
-        script: Script,
-        keys: Sequence[str],
-        owner: Word,
-        asked_since: float,
-        until: float,
-        more: tuple[Word, ...] = (),
-        op: str = RELEASE,
-    ) -> Command:
-        """Make a release, which is resent until `until` to nodes asked after `asked_since`."""
-        command = cls(script, keys, (op, owner, *more))
-        command.asked_since, command.retry_until = asked_since, until
-        command.unlimited = True
-        return command
+    def resent(self, asked_since: float, until: float) -> Command:
+        """Let this release or leave be resent until `until` to nodes asked after `asked_since`."""
+        self.asked_since, self.retry_until, self.unlimited = asked_since, until, True
+        return self
 
     def again(self) -> Command:
         """Return the release to send again later, with its owner alone: others may wait by then."""
         alone = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
         if self.script is None or alone:
             return self
-        release, since, until = Command.release, self.asked_since, self.retry_until
-        failed = (FAILED,) if len(self.args) > 3 else ()
-        return release(self.script, self.keys, self.owner, since, until, failed)
+        words = (RELEASE, self.owner, FAILED)[: 3 if len(self.args) > 3 else 2]
+        return Command(self.script, self.keys, words).resent(self.asked_since, self.retry_until)
 
     @property
     def owner(self) -> Word:
@@ -439,7 +426,6 @@ class Take:
 
 
 NOBODY: Sink = Take(lambda _index, _reply: None)
-"""A sink that ignores all answers."""
 
 
 class Gather:
@@ -447,7 +433,6 @@ class Gather:
 
     def __init__(self, size: int, enough: int, patience: float = 0.0) -> None:
         self.found: dict[int, Any] = {}
-        """The replies and Failures so far."""
         self._loop = asyncio.get_running_loop()
         self.complete: asyncio.Future[None] = self._loop.create_future()
         self._size = size
@@ -489,7 +474,6 @@ def read_facts(info: Any, fsync: Any, *, tracking: bool) -> Facts:
         lineage=frozenset(one for one in history if one.strip("0")),
         version=fields.get("valkey_version") or fields.get("redis_version"),
         role=fields.get("role"),
-        maxmemory=number(fields, "maxmemory") or 0,
         maxmemory_policy=fields.get("maxmemory_policy"),
         replicas=number(fields, "connected_slaves") or 0,
         durable=always and fields.get("aof_enabled") == "1",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -15,13 +15,12 @@ from typing import (
     Generic,
     Never,
     Protocol,
-    Self,
     TypedDict,
     TypeVar,
 )
 
 from .. import _settings
-from .._engine.acquire import Acquire, AcquireContext, Enterable
+from .._engine.acquire import Acquire, AcquireContext, Enterable, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
@@ -168,9 +167,8 @@ class Entered(list[L]):
     def leave(self) -> L:
         """Remove and return the lease that the calling task leaves: the last one that it entered.
 
-        A single lease is returned to any task, because a fixture may be left in another task than
-        it was entered in. Raises RuntimeError if there is no lease, or if there are several and all
-        belong to other tasks.
+        A single lease is returned to any task: a fixture may be left in another one than it was
+        entered in.
         """
         if len(self) == 1:
             return self.pop()
@@ -213,9 +211,13 @@ class Acquirable(_settings.Answering, Generic[L]):
         """The name that is locked, without the manager's prefix."""
         return self._spec.name
 
-    @abstractmethod
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
         """Make a call of `acquire`, or (with `once`) of `try_acquire`."""
+        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
+
+    async def _obtain(self, timeout: float | None, *, once: bool) -> L:
+        """Do the work of such a call when it is awaited."""
+        raise NotImplementedError
 
     def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[L]:
         """Get the lease: `await` it, or enter it with `async with`.
@@ -291,7 +293,7 @@ PRELUDE: Final = (CLOCK, FUNCTIONS)
 """What all scripts but the mutex's begin with; that one has its usual path in between."""
 
 
-class AnyLease(Protocol):
+class AnyLease(Enterable, Protocol):
     """A lease of any kind: `Lease`, `MultiLease` or `ReentrantLease`."""
 
     @property
@@ -346,16 +348,6 @@ class AnyLease(Protocol):
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts."""
 
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> bool | None: ...
-
 
 class AnyLock(Protocol):
     """A lock of any kind: what `lock`, `semaphore`, `multi_lock` and the like return.
@@ -385,9 +377,7 @@ class AnyLock(Protocol):
 
 
 # ---- What a primitive keeps on the nodes, declared beside its script -----------------------------
-# The survey, `inspect`, `top`, the dashboard and `release` iterate over these declarations, so that
-# a new primitive changes none of them. They name only the kind "lock", which is shown by its name
-# alone.
+# The tools iterate over these declarations, so that a new primitive changes none of them.
 
 
 NUMBER: Final = "0"
@@ -399,7 +389,6 @@ class Part:
     """One sort of key that belongs to a name."""
 
     script: Script
-    """The script that reads the key."""
     suffix: str = ""
     """The end of the key, after the lock's own key; "" for the lock's own key."""
     shown: str = ""

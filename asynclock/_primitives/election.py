@@ -30,7 +30,6 @@ KIND = Kind("election", (LOCK,), (LEADER, CANDIDATES))
 
 OnWanted = Literal["resign"] | None
 LONGEST_VALUE = 65_536
-"""Maximum number of characters of a published value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ KINDS = (
     shared.BARRIER,
     once.KIND,
 )
-"""What each primitive declares of itself."""
 SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))
 """All scripts; each connection loads them at once, because an unknown script loses a wake-up."""
 PARTS: dict[str, tuple[Kind, Part]] = {

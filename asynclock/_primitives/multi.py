@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from .. import _clock, _settings
-from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire, AcquireContext
 from .._engine.ending import NOT_DETACHED
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
@@ -197,7 +197,7 @@ class Hold(_settings.Answering):
 def release_soon(leases: Sequence[Lease]) -> None:
     """Release all in the next round of the loop: a coroutine being closed can't await."""
     for lease in reversed(leases):
-        lease._release_soon()
+        lease._engine.soon(lease._let_go)
 
 
 T = TypeVar("T")
@@ -406,11 +406,7 @@ class MultiLock(Acquirable[MultiLease]):
         super().__init__(engine, whole, options, timeout)
         self._prefix = prefix
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
-        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
-
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
-        """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
         apart = self._prefix.endswith(HASH_TAG)
         calls = [

@@ -11,11 +11,10 @@ import base64
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 from .. import _clock, _settings
-from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
 from .._engine.spec import from_json
@@ -251,9 +250,6 @@ class Once(Acquirable[Run]):
             return cast("R", found.result)
 
         return decorator(run, "once", self.name, self._lease)(function)
-
-    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[Run]:
-        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
 
     async def _obtain(self, timeout: float | None, *, once: bool) -> Run:
         asked, run = _clock.now(), Run(self._engine, self._register)

@@ -161,8 +161,41 @@ class ReadWriteLock(_settings.Answering):
         """
         limit = limited(timeout, self._timeout)
         self._check(lease, self._read)
-        parts = self._engine, lease, self._gate, self._write, self._options
-        return LazyAcquire(self.name, partial(upgrade, *parts), limit)
+        return LazyAcquire(self.name, partial(self._upgrade, lease), limit)
+
+    async def _upgrade(self, reader: Lease, timeout: float | None) -> Lease:
+        asked = _clock.now()
+        # No local queue: its first waiter would wait for this reader, and this call behind it.
+        beside = replace(self._write, queue_key=None, exempt=(reader.owner,))
+        deadline = None if timeout is None else asked + timeout
+
+        def passing() -> LazyAcquire[Lease]:
+            left = None if deadline is None else max(0.0, deadline - _clock.now())
+            return LazyAcquire(self.name, self._pass, left)
+
+        call = partial(Acquire, self._engine, beside, self._options, timeout, since=asked)
+        (writer,) = await obtain_behind(passing, [call])
+        if not reader.held:
+            writer._let_go()
+            raise reader._loss_error()
+        return writer
+
+    async def _pass(self, timeout: float | None) -> Lease:
+        """Return the lease on the gate; raise an error at once if another reader has it."""
+        options = LeaseOptions(self._options.ttl)
+        try:
+            return await Acquire(self._engine, self._gate, options, timeout, once=True)
+        except NotAcquiredError as error:
+            raise NotAcquiredError(
+                f"another reader of {self.name!r} ({error.holder!r}) is being upgraded and waits "
+                "for this one: release the read lease and lock to write",
+                name=self.name,
+                owner=error.owner,
+                holder=error.holder,
+                remaining=error.remaining,
+                votes=error.votes,
+                retry_after=error.retry_after,
+            ) from None
 
     async def downgrade(self, lease: Lease) -> Lease:
         """Return a read lease in place of the write lease `lease`, which ends.
@@ -178,7 +211,19 @@ class ReadWriteLock(_settings.Answering):
             lease: a lease of `write()` or `upgrade()`, which is held.
         """
         self._check(lease, self._write)
-        return await downgrade(self._engine, lease, self._read, self._options)
+        beside = replace(self._read, exempt=(lease.owner,))
+        reader = await Acquire(self._engine, beside, self._options, lease.remaining())
+        try:
+            # A waiting task of this process must not take the writer's key over: a reader is in.
+            lease._keep_here()
+            ours = await lease._release(wait=True)
+        except BaseException:
+            self._engine.clean_up(reader._let_go)
+            raise
+        if not ours:
+            reader._let_go()
+            raise lease._loss_error()
+        return reader
 
     def _check(self, lease: Lease, side: LockSpec) -> None:
         """Raise an error unless `lease` is held and belongs to this side of this lock."""
@@ -208,69 +253,3 @@ class ReadWriteLock(_settings.Answering):
 def _readers(node: str, reply: Any) -> dict[str, NodeView]:
     views = READERS.views(node, reply)
     return {} if isinstance(views, Failure) else {view.owner or "": view for view in views}
-
-
-async def upgrade(
-    engine: Engine,
-    reader: Lease,
-    gate: LockSpec,
-    write: LockSpec,
-    options: LeaseOptions,
-    timeout: float | None,
-) -> Lease:
-    """Return a write lease beside the lease `reader`, which stays as it is."""
-    asked = _clock.now()
-    # No local queue: its first waiter would wait for this reader, and this call behind it.
-    beside = replace(write, queue_key=None, exempt=(reader.owner,))
-    deadline = None if timeout is None else asked + timeout
-
-    def passing() -> LazyAcquire[Lease]:
-        left = None if deadline is None else max(0.0, deadline - _clock.now())
-        return LazyAcquire(gate.name, partial(_pass, engine, gate, options), left)
-
-    call = partial(Acquire, engine, beside, options, timeout, since=asked)
-    (writer,) = await obtain_behind(passing, [call])
-    if not reader.held:
-        writer._let_go()
-        raise reader._loss_error()
-    return writer
-
-
-async def _pass(
-    engine: Engine, gate: LockSpec, options: LeaseOptions, timeout: float | None
-) -> Lease:
-    """Return the lease on the gate. Raises NotAcquiredError at once if another reader has it."""
-    try:
-        return await Acquire(engine, gate, LeaseOptions(options.ttl), timeout, once=True)
-    except NotAcquiredError as error:
-        raise _conflict(gate.name, error) from None
-
-
-def _conflict(name: str, error: NotAcquiredError) -> NotAcquiredError:
-    return NotAcquiredError(
-        f"another reader of {name!r} ({error.holder!r}) is being upgraded and waits for this one: "
-        "release the read lease and lock to write",
-        name=name,
-        owner=error.owner,
-        holder=error.holder,
-        remaining=error.remaining,
-        votes=error.votes,
-        retry_after=error.retry_after,
-    )
-
-
-async def downgrade(engine: Engine, writer: Lease, read: LockSpec, options: LeaseOptions) -> Lease:
-    """Return a read lease in place of the lease `writer`, without a gap between the two."""
-    beside = replace(read, exempt=(writer.owner,))
-    reader = await Acquire(engine, beside, options, writer.remaining())
-    try:
-        # A waiting task of this process must not take the writer's key over: a reader is in.
-        writer._keep_here()
-        ours = await writer._release(wait=True)
-    except BaseException:
-        engine.clean_up(reader._let_go)
-        raise
-    if not ours:
-        reader._let_go()
-        raise writer._loss_error()
-    return reader

@@ -12,7 +12,7 @@ from typing import Any, Self
 from weakref import ReferenceType
 
 from .. import _settings
-from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
@@ -174,11 +174,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._registry = registry
         self._inherit = inherit
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[ReentrantLease]:
-        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
-
     async def _obtain(self, timeout: float | None, *, once: bool) -> ReentrantLease:
-        """Do the work of `acquire` when it is awaited."""
         held = self._held_here()
         if held is not None:
             return held

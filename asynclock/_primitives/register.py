@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, final
 
-from .. import _clock, _settings
+from .. import _clock
 from .._engine import refusals
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, NodeView, ask_all
 from .._engine.spec import TOO_LATE, Vote, ms
-from .._keys import derived, lock_key
+from .._keys import derived
 from .._nodes.multiplexer import quarantined
 from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
 from .._rules import pacing, validity
@@ -28,7 +28,6 @@ from ..errors import AsyncLockError, QuorumUnavailableError
 from .base import PRELUDE, Kind, Part
 
 NUMBERS: Final = range(2**53)
-"""The numbers that a change may have."""
 FORGETFUL = Failure(
     "it has restarted and may have forgotten this name; the next change stores it again"
 )
@@ -266,13 +265,6 @@ class Register:
         self._engine = engine
         self.keep: float = keep
 
-    @classmethod
-    def of_kind(cls, kind: Kind, engine: Engine, prefix: str, name: str, keep: float) -> Register:
-        """Make the register of an event, latch or barrier. Raises ConfigurationError."""
-        checked = _settings.name(name, f"the name of a {kind.name}")
-        (key,) = kind.parts[0].keys(lock_key(prefix, checked))
-        return cls(engine, checked, key, _settings.seconds(keep, "keep"))
-
     async def read(self, deadline: float | None) -> str | None:
         """Return the present value. Raises QuorumUnavailableError at the deadline; see `change`."""
         return await self._read(_Patience(self._engine, self.name, deadline))
@@ -295,12 +287,10 @@ class Register:
     ) -> str | None:
         """Change the value by `step` and return the new value.
 
-        `step` is called again after a lost round, which may have taken effect all the same, so it
-        must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
-        the longest quarantine) if too few nodes answer, or if other changes got in the way each
-        time. The nodes have at least two node timeouts. With `rewrite`, a value that not all nodes
-        have is written to all once more. If this call is cancelled, the change may have been made
-        or not.
+        `step` is called again after a lost round, and must recognize its own change. Raises
+        QuorumUnavailableError at the deadline (None: after the longest quarantine); the nodes have
+        at least two node timeouts. With `rewrite`, a value that not all nodes have is written to
+        all.
         """
         patience = _Patience(self._engine, self.name, deadline)
         return await self._change(step, patience, rewrite=rewrite)
@@ -311,7 +301,7 @@ class Register:
         This goes on while the manager is being closed. It also writes a value that a majority has:
         the change may have reached a few other nodes, from which a later call would take it over.
         """
-        patience = _Undoing(self._engine, self.name, _clock.now() + limit)
+        patience = _Patience(self._engine, self.name, _clock.now() + limit, closing=True)
         with contextlib.suppress(AsyncLockError):
             await self._change(step, patience, rewrite=True)
 
@@ -369,8 +359,8 @@ class Register:
     ) -> T | None:
         """Wait until `ready` returns something other than None for the value, and return that.
 
-        Returns None at the deadline, or after `longest` seconds. Raises the same errors as
-        `change`. `since` is the start of a call whose change the nodes have answered already.
+        Returns None at the deadline, or after `longest` seconds. The call may have begun at
+        `since`.
         """
         patience = _Patience(self._engine, self.name, deadline, since)
         lookout = Lookout(self._engine, (self.key,))
@@ -398,9 +388,10 @@ class Register:
     async def inspect(self, kind: str) -> Inspection:
         """Return what each node stores, as `value` of its view."""
         replies = await ask_all(self._engine, Command(SCRIPT, (self.key,), ("inspect",)))
-        nodes = self._engine.multiplexer.nodes
-        views = tuple(_view(node.address, replies[i]) for i, node in enumerate(nodes))
-        return Inspection(self.name, views, self._engine.multiplexer.quorum, kind)
+        nodes = self._engine.multiplexer
+        found = [StateView.parse(node.address, replies[i]) for i, node in enumerate(nodes.nodes)]
+        views = [NodeView(v.node, None, v.remaining, v.number, v.error, v.value) for v in found]
+        return Inspection(self.name, tuple(views), nodes.quorum, kind)
 
     async def _ask(
         self,
@@ -412,7 +403,8 @@ class Register:
     ) -> Round:
         # `chosen` is the moment at which the number of a change was chosen.
         engine, nodes = self._engine, self._engine.multiplexer
-        patience.ready()
+        if not patience.closing:
+            engine.ready()
         now = _clock.now()
         if args:
             number, by, keep, *value = args
@@ -439,9 +431,17 @@ class _Patience:
     """Decides how long one call tolerates an outage and when it must end."""
 
     def __init__(
-        self, engine: Engine, name: str, deadline: float | None, since: float | None = None
+        self,
+        engine: Engine,
+        name: str,
+        deadline: float | None,
+        since: float | None = None,
+        *,
+        closing: bool = False,
     ) -> None:
         now = _clock.now()
+        self.closing: bool = closing
+        """Whether the call goes on while the manager is being closed."""
         self._engine = engine
         self._name = name
         outage = validity.longest_outage(engine.settings.max_ttl)
@@ -454,10 +454,6 @@ class _Patience:
         """Whether the call ended while enough nodes might still have answered."""
         self._failures: dict[int, Failure] = {}
         self._number = 0
-
-    def ready(self) -> None:
-        """Begin to connect on the first call. Raises ConfigurationError, as `Context.ready`."""
-        self._engine.ready()
 
     async def wait(self, round_: Round) -> None:
         """Wait until the round is decided or the call must end."""
@@ -479,7 +475,7 @@ class _Patience:
         await asyncio.sleep(seconds)
 
     async def pause(self, round_: Round) -> None:
-        """Wait before asking again; QuorumUnavailableError or ConfigurationError if in vain."""
+        """Wait before asking again. Raises an error if that would be in vain."""
         if round_.hopeless:
             raise refusals.hopeless(round_)
         left = self._until - _clock.now()
@@ -489,15 +485,3 @@ class _Patience:
         pause = pacing.without_push(self._number, None, self._engine.random())
         self._number += 1
         await asyncio.sleep(min(pause, left))
-
-
-class _Undoing(_Patience):
-    """The patience of a change that goes on while the manager is being closed."""
-
-    def ready(self) -> None:
-        """Ask the nodes even though the manager refuses every call."""
-
-
-def _view(address: str, reply: Any) -> NodeView:
-    view = StateView.parse(address, reply)
-    return NodeView(address, None, view.remaining, view.number, view.error, view.value)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from itertools import islice
 
 from .. import _clock, _settings
-from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
@@ -156,11 +156,7 @@ class SemaphorePermits(Acquirable[MultiLease]):
         counts = f"permits={self.permits} of {self._semaphore.permits}"
         return f"<{type(self).__name__} {self.name!r} {counts} ttl={self._options.ttl:g}>"
 
-    def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[MultiLease]:
-        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
-
     async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
-        """Do the work of `acquire` when it is awaited."""
         asked = _clock.now()
         leases = None
         collects = self._gate.queue_key in self._engine.queues  # a task of this process

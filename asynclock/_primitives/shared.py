@@ -6,14 +6,39 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import _clock, _settings
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection
 from .._engine.spec import from_json
+from .._keys import lock_key
 from ..errors import BrokenBarrierError, ConfigurationError
+from .base import Kind
 from .register import Change, Description, Register, state_kind
+
+
+class _Shared(_settings.Answering):
+    """What event, latch and barrier have in common: a name, and a register that keeps the state."""
+
+    __slots__ = ("_engine", "_register")
+    _kind: ClassVar[Kind]
+
+    def __init__(self, engine: Engine, prefix: str, name: str, keep: float) -> None:
+        checked = _settings.name(name, f"the name of a {self._kind.name}")
+        (key,) = self._kind.parts[0].keys(lock_key(prefix, checked))
+        self._engine = engine
+        self._register = Register(engine, checked, key, _settings.seconds(keep, "keep"))
+
+    @property
+    def name(self) -> str:
+        """The name that was passed to the manager."""
+        return self._register.name
+
+    async def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return await self._register.inspect(self._kind.name)
+
 
 SET, CLEAR = "set", "clear"
 
@@ -28,7 +53,7 @@ EVENT = state_kind("event", _describe_event)
 
 
 @_settings.made_by("connect(...).event(name)")
-class SharedEvent(_settings.Answering):
+class SharedEvent(_Shared):
     """An `asyncio.Event` that all processes share: tasks set it, clear it and wait for it.
 
     Once `set` or `clear` has returned, every later call in any process sees the change, with a
@@ -39,18 +64,11 @@ class SharedEvent(_settings.Answering):
     other dead nodes together may make calls raise QuorumUnavailableError.
     """
 
-    __slots__ = ("_register",)
-
-    def __init__(self, engine: Engine, prefix: str, name: str, keep: float) -> None:
-        self._register = Register.of_kind(EVENT, engine, prefix, name, keep)
+    __slots__ = ()
+    _kind = EVENT
 
     def __repr__(self) -> str:
         return f"<SharedEvent {self.name!r}>"
-
-    @property
-    def name(self) -> str:
-        """The name that was passed to `LockManager.event`."""
-        return self._register.name
 
     async def set(self, *, timeout: float | None = None) -> None:
         """Set the event: all tasks that wait for it go on, and later ones don't wait.
@@ -82,10 +100,6 @@ class SharedEvent(_settings.Answering):
         )
         return bool(found)
 
-    async def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect(EVENT.name)
-
 
 def deadline_of(timeout: float | None) -> float | None:
     """Return the moment at which a timeout that starts now ends; None without a timeout."""
@@ -115,7 +129,7 @@ LATCH = state_kind("latch", _describe_latch)
 
 
 @_settings.made_by("connect(...).latch(name, count)")
-class Latch(_settings.Answering):
+class Latch(_Shared):
     """Counts down once from `count` to 0 and then lets all waiting tasks go on; it never resets.
 
     The nodes forget the latch `keep` seconds after the last count; then the name may be used again.
@@ -123,21 +137,16 @@ class Latch(_settings.Answering):
     deployment, with a minority of nodes dead.
     """
 
-    __slots__ = ("_engine", "_register", "count")
+    __slots__ = ("count",)
+    _kind = LATCH
 
     def __init__(self, engine: Engine, prefix: str, name: str, count: int, keep: float) -> None:
         self.count: int = _settings.count(count, "count", HIGHEST_COUNT)
         """The number that the latch starts from."""
-        self._engine = engine
-        self._register = Register.of_kind(LATCH, engine, prefix, name, keep)
+        super().__init__(engine, prefix, name, keep)
 
     def __repr__(self) -> str:
         return f"<Latch {self.name!r} count={self.count}>"
-
-    @property
-    def name(self) -> str:
-        """The name that was passed to `LockManager.latch`."""
-        return self._register.name
 
     async def count_down(self, by: int = 1, *, timeout: float | None = None) -> int:
         """Count down by `by`, at most to 0, and return what remains.
@@ -173,10 +182,6 @@ class Latch(_settings.Answering):
             lambda value: True if self._left(value) == 0 else None, deadline_of(timeout)
         )
         return bool(found)
-
-    async def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect(LATCH.name)
 
     def _left(self, value: str | None) -> int:
         return max(0, self.count - sum(self._done(value).values()))
@@ -260,7 +265,7 @@ BARRIER = state_kind("barrier", _describe_barrier)
 
 
 @_settings.made_by("connect(...).barrier(name, parties)")
-class Barrier(_settings.Answering):
+class Barrier(_Shared):
     """Lets `parties` callers of `wait` go on together, again and again.
 
     This is `asyncio.Barrier` for all processes; `abort` and `reset` mean the same.
@@ -270,24 +275,19 @@ class Barrier(_settings.Answering):
     every deployment, with a minority of nodes dead.
     """
 
-    __slots__ = ("_engine", "_register", "_ttl", "parties")
+    __slots__ = ("_ttl", "parties")
+    _kind = BARRIER
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, parties: int, ttl: float, keep: float
     ) -> None:
         self.parties: int = _settings.count(parties, "parties", MOST_PARTIES)
         """The number of parties that go on together."""
-        self._engine = engine
-        self._register = Register.of_kind(BARRIER, engine, prefix, name, keep)
+        super().__init__(engine, prefix, name, keep)
         self._ttl = ttl
 
     def __repr__(self) -> str:
         return f"<Barrier {self.name!r} parties={self.parties}>"
-
-    @property
-    def name(self) -> str:
-        """The name that was passed to `LockManager.barrier`."""
-        return self._register.name
 
     async def wait(self, *, timeout: float | None = None) -> int:
         """Wait until all parties wait; return this party's place in the order of arrival, from 0.
@@ -376,10 +376,6 @@ class Barrier(_settings.Answering):
                 name=self.name,
             )
         return place
-
-    async def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return await self._register.inspect(BARRIER.name)
 
     def _pause(self, deadline: float | None) -> float | None:
         # No report shortly before the deadline: there might be no time to complete it.

@@ -1,7 +1,4 @@
-"""A decorator that holds a lock while a function runs; the call's arguments name the lock.
-
-Also the names of locks that templates make of the variables of a web route.
-"""
+"""A decorator that holds a lock while a function runs; the call's arguments name the lock."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def synchronized(
 def decorator(
     run: Callable[[str, Callable[[Any], Any]], Any], what: str, template: str, lease: str | None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator; `what` is its name in errors. It takes async functions if `run` is async.
+    """Return a decorator for functions that are async if `run` is; `what` is its name in errors.
 
     A call of the decorated function is `run(name, call)`: `name` is the filled-in template, and
     `call(lease)` calls the function. The signature that callers see lacks `lease`.
@@ -83,11 +80,7 @@ def _check_async(function: Callable[..., object], what: str, *, wanted: bool) ->
 
 
 def fill_in(template: str, values: Mapping[str, object]) -> str:
-    """Return `template`, filled in with `values`.
-
-    Raises ConfigurationError if the text of a value differs from process to process: they would
-    lock different names.
-    """
+    """Return `template`, filled in with `values`; their texts must be the same in all processes."""
     name = template.format_map(values)
     if _ADDRESS.search(name) or "{" in name:
         _Check(template).vformat(template, (), values)

@@ -1,11 +1,9 @@
 """The record of a fleet's set of nodes, which the nodes keep, and the steps that change it.
 
 Rules of this file:
-- Two majorities of sets that differ by one node share a node, so clients of both sets exclude each
-  other (`apart`). A step leads to such a set: while it is open, both sets may be used.
+- A step leads to a set that differs by one node (`apart`): while it is open, both sets may be used.
 - A step is closed before the next one begins: clients of one of its two sets are refused, and all
   of their leases end. tests/model/nodeset.hpp shows two holders for each shortcut.
-- Nodes are named by what the record calls them. Clients may reach a node by another address.
 Reasons: docs/decisions/0025.
 """
 

@@ -49,8 +49,7 @@ def without_push(attempt: int, remaining: float | None, random: float, *, rank: 
 class Spread:
     """The width in seconds over which rivals for one quorum draw their next attempt.
 
-    A split vote doubles the width and a win shortens it, as in Ethernet and Raft. The width settles
-    near (number of rivals) x (duration of an attempt), though neither number is known.
+    A split vote doubles the width and a win shortens it, as in Ethernet and Raft.
     """
 
     __slots__ = ("width",)
@@ -84,7 +83,6 @@ WEIGHT: Final = 0.25
 MANY: Final = "many"
 """Stands for holders of which there may be several at a time."""
 MOST_REMEMBERED: Final = 1000
-"""Maximum number of names that are remembered."""
 
 
 class Pace:
@@ -126,9 +124,8 @@ class Pace:
     def seen_many(self, now: float) -> None:
         """Note that all permits are taken, or that others share the name.
 
-        Which holder a look finds says nothing here, so what counts is the time for which each look
-        has found the name taken. That time begins anew after a pause of more than twice as long. A
-        caller that follows `retry_after` pauses for a little more than once as long.
+        Which holder a look finds says nothing here. What counts is the time for which each look has
+        found the name taken; it begins anew after a pause of more than twice as long.
         """
         pause = now - self._looked
         if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):
@@ -183,20 +180,16 @@ class Paces(dict[Hashable, Pace]):
 def age(left: float | None, ttl: float) -> float:
     """Return how long a lease with `left` seconds has been held at least, if its ttl is `ttl`.
 
-    A lease that is renewed has about two thirds of its ttl left at least. With less, its ttl is
-    another one, and nothing is known.
+    One that is renewed has about two thirds of its ttl left. With less, nothing is known.
     """
     old = ttl if left is None else ttl - left
     return old if 0.0 < old < ttl / 2 else 0.0
 
 
 # ---- Decides when a call that nobody made wait may give up: somebody else must have the name -----
-# Rivals that ask at the same moment may each get some of the nodes, and nobody a quorum. If each of
-# them gave up, the name would stay free. So a call that was refused takes a ticket and asks again
-# until it knows that somebody has the name. That is so if a quorum of the nodes names one owner, or
-# if a node still names an owner for whom it is too late to give the name back: each attempt has an
-# owner of its own, and gives back what it got as soon as it is lost. A ticket that goes first is no
-# reason to give up: its waiter may give up for ours at the same moment (tests/model: B17).
+# Somebody has it if a quorum of the nodes names one owner, or if a node still names an owner for
+# whom it is too late to give the name back: each attempt has an owner of its own. A ticket that
+# goes first is no reason to give up: its waiter may give up for ours (docs/decisions/0031).
 
 
 SETTLING = 4.0
@@ -218,13 +211,7 @@ class Owners:
         """When each of the owners was first named."""
 
     def has_one(self, named: Sequence[str], asked: float, now: float) -> bool:
-        """Note a refusal, and return whether one of the owners has the name.
-
-        Args:
-            named: for each node that refused because of an owner: that owner.
-            asked: when the nodes were asked.
-            now: when they have answered.
-        """
+        """Note a refusal, and return whether one of the owners that nodes named has the name."""
         return any(
             named.count(owner) >= self._quorum
             or asked - self._seen.setdefault(owner, now) >= self._steady

@@ -114,10 +114,8 @@ class Ballot:
 
 # ---- Which answers count when nodes are asked for a value that some of them may have forgotten ---
 # The answer of a node that holds a value always counts. The answer "nothing" counts if the node has
-# kept its memory for longer than values are kept. It also counts if the node has kept its memory
-# since before the newest value on another node was written: the writer of that value had asked a
-# majority, and the node has forgotten nothing since. Any other node may have restarted and lost the
-# value: its "nothing" doesn't count until a change writes the value to it again.
+# kept its memory for longer than values are kept, or since before the newest value on another node
+# was written. Any other node may have lost the value, until a change writes it there again.
 
 
 SLACK = 1_000_000
@@ -127,8 +125,7 @@ SLACK = 1_000_000
 def surely_empty(since: float, newest: int) -> bool:
     """Return whether a node that has forgotten nothing since `since` would know the newest value.
 
-    `since` is in microseconds. `newest` is the number of the newest value that other nodes hold:
-    the time of its writing in microseconds, or a little more.
+    Both are in microseconds: `newest` is the number of a value, the time of its writing.
     """
     return since + SLACK <= newest
 
@@ -136,10 +133,8 @@ def surely_empty(since: float, newest: int) -> bool:
 def countable(size: int, *, sure: int, unsure: int, left: int) -> int:
     """Return how many of the answers so far count towards a majority of `size` nodes.
 
-    `sure` nodes hold a value or can't have forgotten one, `unsure` nodes may have forgotten one,
-    and `left` nodes have not answered yet. Unsure answers count only when no more answers can come,
-    and only in two cases: every node has answered, so no other node could know more; or no answer
-    is sure, which is normal for a deployment that was just started.
+    `unsure` nodes may have forgotten a value. They count only when no more answers can come: if
+    every node has answered, or if no answer is sure, as in a deployment that was just started.
     """
     if not left and (sure + unsure == size or not sure):
         return sure + unsure

@@ -46,10 +46,7 @@ def retry_at(now: float, ttl: float) -> float:
 
 
 def quarantine(max_ttl: float) -> float:
-    """Return the seconds for which a node that may have forgotten grants must not vote.
-
-    After that, every grant that it may have forgotten has expired.
-    """
+    """Return the seconds after which every grant that a node may have forgotten has expired."""
     return max_ttl * (1 + DRIFT) + GRAIN
 
 
@@ -128,14 +125,12 @@ class Facts:
     before it; empty if unknown."""
     version: str | None = None
     role: str | None = None
-    maxmemory: int | None = None
     maxmemory_policy: str | None = None
     durable: bool = False
     """Grants survive a crash: append-only file, fsync always (or the user says so)."""
     tracking: bool = False
     """The connection gets a push when a watched key changes."""
     replicas: int | None = None
-    """Number of replicas connected to this node."""
     marked: float | None = None
     """Seconds since clients first marked this process as the primary; None without a mark."""
     promoted: bool = False
@@ -249,9 +244,8 @@ class Trust:
     def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
         """Return whether the node still has every key that it had when its facts were `known`.
 
-        A durable process has the grants of the process before it only if that process was durable
-        as well. `silent` is the time since the earlier process last replied. If it is shorter than
-        a quarantine, no third process, whose grants would be lost, can have voted in between.
+        A durable process has the grants of the one before it only if that was durable as well, and
+        was silent for less than a quarantine: then no third process can have voted in between.
         """
         if facts.run_id is None or facts.promoted or known.replica:
             return False
@@ -275,10 +269,7 @@ class Trust:
     def quarantine(
         self, now: float, seconds: float, cause: str, *, since: float | None = None
     ) -> float:
-        """Take the node's vote for `seconds`; return the seconds for which it has no vote.
-
-        In `cause`, "{ago}" stands for the time since `since`, or since now.
-        """
+        """Take the node's vote for `seconds`; return the seconds for which it has none."""
         if seconds > 0 and now + seconds > self.votes_from:
             self.votes_from = now + seconds
             self._cause, self._since = cause, now if since is None else since
@@ -309,8 +300,6 @@ class Trust:
 
     def sample(self, node_time: float, sent: float, received: float) -> float:
         """Take in a reading of the node's clock; return the seconds by which it jumped, or 0.
-
-        The result is the jump, or up to two round trips more.
 
         The node read `node_time` between `sent` and `received`, so the difference (its clock - our
         clock) lies in an interval. The intervals of a steady clock overlap.
@@ -369,11 +358,7 @@ def _ago(seconds: float) -> str:
 
 
 def low_median(offsets: list[float]) -> float:
-    """Return the clock offset that fences start from: half of the known nodes have it or more.
-
-    A floor above every counter lets all nodes give out the same fence at once, even after a node
-    has lost its counter. A wrong floor costs a round trip; fences rise in any case.
-    """
+    """Return the clock offset that fences start from: half of the known nodes have it or more."""
     return sorted(offsets)[(len(offsets) - 1) // 2]
 
 

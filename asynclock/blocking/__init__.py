@@ -339,6 +339,10 @@ class SharedEvent(Face):
 
     _inner: asynclock.SharedEvent
 
+    def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return self._manager.call(self._inner.inspect)
+
     def set(self, *, timeout: float | None = None) -> None:
         """Set the event: all threads that wait for it go on, and later ones don't wait."""
         self._manager.call(lambda: self._inner.set(timeout=timeout))
@@ -355,16 +359,16 @@ class SharedEvent(Face):
         """Wait until the event is set. Return True, or False after `timeout` seconds."""
         return self._manager.call(lambda: self._inner.wait(timeout=timeout))
 
-    def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return self._manager.call(self._inner.inspect)
-
 
 @_settings.made_by("connect(...).latch(name, count)")
 class Latch(Face):
     """Counts down once from `count` to 0 and then lets all waiting threads go on; it never resets."""
 
     _inner: asynclock.Latch
+
+    def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return self._manager.call(self._inner.inspect)
 
     @property
     def count(self) -> int:
@@ -383,16 +387,16 @@ class Latch(Face):
         """Wait until nothing remains. Return True, or False after `timeout` seconds."""
         return self._manager.call(lambda: self._inner.wait(timeout=timeout))
 
-    def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return self._manager.call(self._inner.inspect)
-
 
 @_settings.made_by("connect(...).barrier(name, parties)")
 class Barrier(Face):
     """Lets `parties` callers of `wait` go on together, again and again."""
 
     _inner: asynclock.Barrier
+
+    def inspect(self) -> Inspection:
+        """Return what each node stores; takes at most one node timeout."""
+        return self._manager.call(self._inner.inspect)
 
     @property
     def parties(self) -> int:
@@ -418,10 +422,6 @@ class Barrier(Face):
     def broken(self, *, timeout: float | None = None) -> bool:
         """Return whether the barrier is broken. Raises the same errors as `abort`."""
         return self._manager.call(lambda: self._inner.broken(timeout=timeout))
-
-    def inspect(self) -> Inspection:
-        """Return what each node stores; takes at most one node timeout."""
-        return self._manager.call(self._inner.inspect)
 
 
 @_settings.made_by("connect(...)")

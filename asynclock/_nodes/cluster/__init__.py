@@ -321,7 +321,6 @@ class ParkedCommands:
 
 
 MOST_REDIRECTS: Final = 5
-"""Maximum number of redirects that one command follows."""
 
 VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 """Operations whose positive reply is a vote, which a server that may have forgotten can't give."""

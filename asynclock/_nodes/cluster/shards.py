@@ -83,10 +83,7 @@ def _address(server: Sequence[Any], asked: Address) -> Address:
 
 
 def read_redirect(cause: str, asked: str) -> Address | None:
-    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one.
-
-    Without a host, the redirect is to another port of the server at `asked`.
-    """
+    """Return the address in `MOVED 3999 host:port` or ASK; without a host, that of `asked`."""
     words = cause.split()
     if len(words) < 3:
         return None
@@ -184,9 +181,7 @@ class Shards:
         self._observers = observers
         self._kept = kept
         self._equip = equip
-        """Called with each new node, to connect its events."""
         self._look_again = look_again
-        """Called when the view may be outdated."""
         self._clocks: list[Node] = []
         """The servers whose jumps are compared."""
         self._standstill = StandStill(0, 0)

@@ -74,10 +74,8 @@ class PrimaryDialer:
         """Open a link to a primary. Raises HandshakeError, also if the server is not a primary.
 
         `known` is the same at each call for one primary. `mark` is another key for the mark.
-        `replicas` is the number of replicas, if others know it better than the primary. `term` is a
-        number that rises with each failover: it distinguishes a primary that was replaced and came
-        back from one that was never replaced. `window` is the number of seconds for which a look at
-        the roster of a new term counts; it is of no use from `max_ttl` on.
+        `replicas` is the number of replicas, if others know it better than the primary. `term`
+        rises with each failover. `window` is for how many seconds a look at the roster counts.
         """
         timeout = self.settings.node_timeout
         keys = self.settings.record_key, self.settings.witness_key
@@ -144,8 +142,7 @@ CONFIRMED: Final = 2 * POLL
 def poll_patience(node_timeout: float) -> float:
     """Return the seconds to wait for the other watchers once a majority has answered.
 
-    With a frozen watcher each poll takes that long. Two polls and the pause between them must end
-    within CONFIRMED, whatever the node timeout.
+    Two polls and the pause between them must end within CONFIRMED, whatever the node timeout.
     """
     return min(node_timeout, POLL) / 4
 
@@ -232,7 +229,7 @@ class WatchedNode(ServerNode):
             raise HandshakeError(Failure(self.doubt))
 
     def watched(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
-        """Return what a handshake found, with CONFIRMED as lag; in doubt, HandshakeError."""
+        """Return a handshake's results, with CONFIRMED as the lag. Raises HandshakeError."""
         try:
             self.require()
         except HandshakeError:
@@ -300,8 +297,7 @@ class Service:
     def from_url(cls, url: str) -> Service:
         """Read `redis+sentinel://user:password@host:port,host:port/service?db=0`.
 
-        The Sentinels' own login is in `sentinel_username` and `sentinel_password`. Raises
-        ConfigurationError.
+        The Sentinels' own login is `sentinel_username` and `sentinel_password`.
         """
         seeds = Seeds(url, port=SENTINEL_PORT)
         user = seeds.query.pop("sentinel_username", "")

@@ -62,9 +62,7 @@ class Mark:
 async def leave_mark(link: Link, key: str, process: str, roster: str = "") -> Mark | None:
     """Make the mark name `process`. Return None if the server forbids it or has no memory left.
 
-    `roster` begins a new term's roster; a client without one closes the roster that it finds.
-    Raises HandshakeError if the server doesn't answer, is still loading its data, or names another
-    server of its Cluster.
+    Without a `roster`, it closes the one that it finds. Raises HandshakeError for no usable reply.
     """
     words = ("mark", process, MARK_RETENTION_MS, roster)
     reply = _read(await link.ask(Command(OWN_KEYS, (key,), words)))
@@ -297,12 +295,9 @@ class KnownReplicas:
         if self.most is None or self.most >= needed:
             return None
         has = f"only {self.most}" if self.most else "none"
-        cause = f"acks={acks.wanted!r} needs {_some(needed)}, and it has {has}"
+        some = "1 replica" if needed == 1 else f"{needed} replicas"
+        cause = f"acks={acks.wanted!r} needs {some}, and it has {has}"
         return Failure(cause, permanent=True, code=UNSUPPORTED)
-
-
-def _some(replicas: int) -> str:
-    return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
 class AckedLink(Link):

@@ -92,7 +92,7 @@ ME = ("asynclock:a",)
 
 
 def release(*more: Any) -> Command:
-    return Command.release(SCRIPT, ME, "me", 3.0, 60.0, more)
+    return Command(SCRIPT, ME, ("release", "me", *more)).resent(3.0, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,6 @@ def test_what_a_server_tells_about_itself() -> None:
         uptime=17.0,
         version="7.2.4",
         role="master",
-        maxmemory=100,
         maxmemory_policy="allkeys-lru",
         durable=True,
         tracking=True,
@@ -340,7 +339,7 @@ def test_what_a_server_tells_about_itself() -> None:
     assert (valkey.version, valkey.tracking) == ("8.1.0", False)
     assert read_facts(ReplyError("NOPERM"), None, tracking=True) == Facts(tracking=True)
     some = read_facts(b"redis_version:7.2.4\r\n", None, tracking=False)
-    assert some == Facts(version="7.2.4", maxmemory=0, replicas=0)
+    assert some == Facts(version="7.2.4", replicas=0)
 
 
 @pytest.mark.parametrize(
