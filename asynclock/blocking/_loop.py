@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import selectors
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -31,12 +32,33 @@ Undo = Callable[[T], Coroutine[Any, Any, object]]
 
 EXIT_LIMIT = 5.0
 """Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
+ONE = (1).to_bytes(8, sys.byteorder)
+"""What rings a bell; a read takes the sum of all rings."""
 
 _log = logging.getLogger("asynclock")
 
 
+class Bell(io.FileIO):
+    """Wakes the thread that reads it.
+
+    A write lets go of the GIL first, so the reader goes on at once. After the release of a lock it
+    would wait for the GIL, which the loop keeps until its round ends: two more switches of threads.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _bell() -> Bell | None:
+    """Return a bell for one thread; None if the system has none, or no more files."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return Bell(os.eventfd(0), "r+")
+    return None
+
+
 class Call(Generic[T]):
-    """One call of a thread, which waits for the end with a plain lock.
+    """One call of a thread, which waits for the end with its bell, or else with a plain lock.
 
     A Future waits with a Condition. An exception of a signal handler can leave that locked, and
     then the loop stands still when it has the result. Or it leaves it unlocked, and RuntimeError
@@ -51,10 +73,19 @@ class Call(Generic[T]):
     _task: asyncio.Task[Any] | None = None
     _abandoned = False
 
-    def __init__(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> None:
+    def __init__(
+        self,
+        work: Work[T],
+        undo: Undo[T] | None = None,
+        *,
+        ends: bool = False,
+        bell: Bell | None = None,
+    ) -> None:
         self._work = work
         self._undo = undo
         self.ends = ends
+        self._bell = bell
+        """Rings once this is done, and at other times: earlier calls of the thread had it, too."""
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         """Free once this is done."""
@@ -86,6 +117,8 @@ class Call(Generic[T]):
         if not self.done:
             self._value, self.error, self.done = value, error, True
             self._lock.release()
+            if self._bell is not None:
+                self._bell.write(ONE)
 
     def abandon(self, tasks: Background) -> None:
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
@@ -105,8 +138,12 @@ class Call(Generic[T]):
 
     def result(self) -> T:
         """Wait for the end, and return the value or raise the error."""
-        if not self.done:
-            self._lock.acquire()
+        bell = self._bell
+        while not self.done:
+            if bell is None:
+                self._lock.acquire()
+            else:
+                bell.read(len(ONE))
         if self.error is not None:
             raise self.error
         return cast("T", self._value)
@@ -119,6 +156,7 @@ class Caller:
         self._soon = soon
         self._pid = os.getpid()
         self.calls = Calls()
+        self.bell = _bell()
         self.calling = False
         """Whether the thread waits for a call."""
 
@@ -297,9 +335,9 @@ class BackgroundLoop:
                 "this call interrupts another call of its thread, as a signal handler does: there "
                 "only release and close can be called"
             )
-        call = Call(work, undo, ends=ends)
-        # Not behind the call that this one interrupts.
+        # Not behind the call that this one interrupts, nor with its bell, which it would wait for.
         begin = self._spawn if inside else caller.calls.put
+        call = Call(work, undo, ends=ends, bell=None if inside else caller.bell)
         # An interruption may come between any two lines, and must leave neither call behind.
         try:
             try:
@@ -408,6 +446,13 @@ class BackgroundLoop:
                 EXIT_LIMIT,
             )
 
+    def forked(self) -> None:
+        """In a forked child: take no ring from the thread of the parent, which may wait for it."""
+        self.over = True
+        caller: Caller | None = getattr(self._callers, "caller", None)
+        if caller is not None and caller.bell is not None:
+            caller.bell.close()
+
 
 def _ended() -> ConfigurationError:
     return ConfigurationError(
@@ -459,6 +504,8 @@ def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
     global current, _guard
     _guard = threading.RLock()
+    if current is not None:
+        current.forked()
     _inherited.append(current)
     current = None
 

@@ -19,10 +19,13 @@ from asynclock.errors import *
 def connect():
     return blocking.connect(*sys.argv[1:], **{SETTINGS!r})
 
-def in_child(work):
+def fork():
     with warnings.catch_warnings():  # that a process with threads forks, as workers do
         warnings.simplefilter("ignore")
-        pid = os.fork()
+        return os.fork()
+
+def in_child(work):
+    pid = fork()
     if pid == 0:
         code = 1
         try:
@@ -35,6 +38,14 @@ def in_child(work):
     assert os.waitpid(pid, 0)[1] == 0, "the child failed"
 
 locks = connect()
+
+def once_it_waits(number, work=lambda: None):
+    def interrupt():
+        while locks.statistics().waiting == 0:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+        work()
+    threading.Thread(target=interrupt).start()
 """
 
 
@@ -78,9 +89,7 @@ def test_a_child_that_leaves_its_parents_block_ends_as_it_wanted(urls: list[str]
         def leave(code):
             try:
                 with locks.lock("b"):
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")
-                        pid = os.fork()
+                    pid = fork()
                     if pid == 0 and code:
                         sys.exit(code)
                 if pid == 0:
@@ -93,6 +102,26 @@ def test_a_child_that_leaves_its_parents_block_ends_as_it_wanted(urls: list[str]
     print("done")
     """
     assert run(text, urls) == "done\n"
+
+
+def test_a_child_of_a_signal_handler_leaves_the_answer_to_its_parent(urls: list[str]) -> None:
+    text = """
+    children = []
+    signal.signal(signal.SIGTERM, lambda *_: children.append(fork()))
+    def release():
+        while not children:
+            time.sleep(0.01)
+        os.waitpid(children[0], 0)  # it doesn't wait with us
+        lease.release()
+    lease = locks.lock("a").acquire()
+    once_it_waits(signal.SIGTERM, release)
+    try:
+        assert locks.lock("a").acquire(timeout=20).release()
+    finally:
+        if children == [0]:
+            os._exit(1)
+    """
+    run(text, urls)
 
 
 def test_a_fork_while_threads_work(urls: list[str]) -> None:
@@ -173,11 +202,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(
     """Ctrl-C in a script that waits: it ends, and does not get the lock later."""
     text = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
-    def interrupt():
-        while locks.statistics().waiting == 0:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=interrupt).start()
+    once_it_waits(signal.SIGINT)
     try:
         locks.lock("a").acquire()
     except KeyboardInterrupt:
@@ -208,12 +233,8 @@ def test_a_signal_handler_can_release_and_close_while_its_thread_waits(
             assert lease.release()
         locks.close()
     signal.signal(signal.SIGTERM, end)
-    def terminate():
-        while locks.statistics().waiting == 0:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
     lease = locks.lock("b").acquire()
-    threading.Thread(target=terminate).start()
+    once_it_waits(signal.SIGTERM)
     try:
         locks.lock("a").acquire(timeout=20)
     except ConfigurationError as error:
