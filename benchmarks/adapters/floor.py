@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import threading
 import time
 from binascii import crc_hqx
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -23,6 +25,8 @@ import hiredis
 
 from . import Adapter
 
+VECTORS = Path(__file__).parents[2] / "tests" / "interop" / "vectors.json"
+"""Names the files of our scripts: see docs/protocol.md."""
 _FREE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 
 
@@ -156,9 +160,11 @@ class Scripted(Floor):
         return _Buffered()
 
     async def open(self) -> None:
-        from asynclock._primitives.lock import SCRIPT  # other floors run without it
+        import asynclock  # other floors run without it
 
-        self.free = SCRIPT.source.encode()
+        files = json.loads(VECTORS.read_text("utf-8"))["scripts"]["mutex"]
+        folder = Path(asynclock.__file__).parent / "_primitives"
+        self.free = b"\n".join((folder / file).read_bytes() for file in files)
         await super().open()
 
     def _script(self, name: bytes, *words: bytes) -> asyncio.Future[None]:
