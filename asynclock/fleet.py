@@ -219,11 +219,12 @@ class Fleet:
             state.record.known_to(ours)  # more nodes than a majority may know of a newer set
 
         def change(text: str | None) -> str:
-            found = NodeSet.parse(text)
-            if found is not None:
+            found = None
+            if text:
+                found = NodeSet.parse(text)
+                if found is None:
+                    raise ConfigurationError(f"the record is not one of this version: {text!r}")
                 found.known_to(ours)
-            elif text:
-                raise ConfigurationError(f"the record is not one of this version: {text!r}")
             return step(found).text()
 
         access = node_access(self._locks)

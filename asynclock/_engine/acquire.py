@@ -532,12 +532,11 @@ class Acquire(AcquireContext[Lease]):
         return lease
 
     async def _prepare(self, grant: Grant) -> None:
-        engine, options = self._engine, self._options
+        engine = self._engine
         try:
-            if not grant.fences or options.handoff == "strict":
-                reserved = reserve_now(engine, grant, options)
-                if reserved is not None:
-                    await asyncio.wait((reserved,), timeout=self._left())
+            reserved = reserve_now(engine, grant, self._options)
+            if reserved is not None:
+                await asyncio.wait((reserved,), timeout=self._left())
             if grant.valid_until - _clock.now() < grant.ttl / 2:
                 extended = engine.extend_now(grant)
                 await asyncio.wait((extended,), timeout=self._left())

@@ -169,7 +169,7 @@ class Seek:
             return None
         whole = LONGEST_ATTEMPT * self._engine.settings.node_timeout
         left = self._answer_by() - now
-        if left < whole and self.contended is not None and not self._yields(self.contended):
+        if self.contended is not None and not self._yields(self.contended):
             left = self._answer_by(settling=True) - now
         if left <= 0:
             raise self.out_of_time()

@@ -53,10 +53,10 @@ class NodeSet:
     phase: str = SETTLED
 
     @classmethod
-    def parse(cls, text: str | None) -> NodeSet | None:
+    def parse(cls, text: str) -> NodeSet | None:
         """Return the record in a text from a node; None if it is none."""
         try:
-            found = json.loads(text or "null")
+            found = json.loads(text)
             nodes, other = (tuple(map(str, found[key])) for key in ("nodes", "other"))
             return cls(int(found["epoch"]), nodes, other, str(found["phase"]))
         except (ValueError, TypeError, KeyError, RecursionError):

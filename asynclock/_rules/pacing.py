@@ -182,8 +182,8 @@ def age(left: float | None, ttl: float) -> float:
 
     One that is renewed has about two thirds of its ttl left. With less, nothing is known.
     """
-    old = ttl if left is None else ttl - left
-    return old if 0.0 < old < ttl / 2 else 0.0
+    old = 0.0 if left is None else max(0.0, ttl - left)
+    return old if old < ttl / 2 else 0.0
 
 
 # ---- Decides when a call that nobody made wait may give up: somebody else must have the name -----

@@ -322,7 +322,7 @@ class _Job:
         child.follow()
         locks.observe(self._renewed)
         self._watch(lease.remaining())
-        child.on_resume(lambda: self._may_go_on(lease))
+        child.on_resume(lambda: self._may_go_on(child, lease))
         reporting = asyncio.ensure_future(self._report_rest_of_group(child))
         try:
             lost = await self._supervise(child, lease, engine)
@@ -361,10 +361,10 @@ class _Job:
     def _deadline(self, remaining: float) -> float:
         return _clock.now() + remaining - self._margin if self._kills else float("inf")
 
-    def _may_go_on(self, lease: Lease) -> bool:
-        if lease.held or not self._kills or self._child is None:
+    def _may_go_on(self, child: Child, lease: Lease) -> bool:
+        if lease.held or not self._kills:
             return True
-        self._child.send(signal.SIGKILL)
+        child.send(signal.SIGKILL)
         return False
 
     # when the lock is lost

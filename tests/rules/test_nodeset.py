@@ -129,8 +129,8 @@ def test_which_clients_are_allowed() -> None:
     assert not closing.allows(ABC)
 
 
-@pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"epoch": 1}', "[" * 100_000])
-def test_a_text_that_is_no_record(text: str | None) -> None:
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"epoch": 1}', "[" * 100_000])
+def test_a_text_that_is_no_record(text: str) -> None:
     assert NodeSet.parse(text) is None
 
 

@@ -334,7 +334,7 @@ class AckedLink(Link):
         super().send(command, sink, index, now=now)
 
     def _before_write(self) -> None:
-        if self._gathered and not self._waiting and not self.closed.done():
+        if self._gathered and not self._waiting:
             self._wait()
 
     def _disconnected(self, _closed: asyncio.Future[None]) -> None:
