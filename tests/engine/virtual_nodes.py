@@ -5,8 +5,10 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import asynclock
+from asynclock.events import Event, Observers
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryEndpoint, MemoryNode, Route, Stream
 from asynclock.testing.memory.commands import ReplyError
@@ -136,9 +138,16 @@ def as_test(
     scenario: Scenario, play: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 ) -> Callable[..., None]:
     """Make a test of what `play` does with the parameters of `scenario` behind the first one."""
+    tell, unheard = Observers.__call__, list[Event]()
+
+    def told(observers: Observers, event: Event) -> None:
+        unheard.extend(() if observers else (event,))
+        tell(observers, event)
 
     def test(**given: Any) -> None:
-        run_virtual(play(given))
+        with mock.patch.object(Observers, "__call__", told):
+            run_virtual(play(given))
+        assert not unheard, "no event is made where nobody observes"
 
     test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
     _, *parameters = inspect.signature(scenario).parameters.values()

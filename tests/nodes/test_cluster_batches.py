@@ -145,7 +145,7 @@ async def test_a_server_that_forgot_the_scripts_does_all_names(cluster: VirtualC
     server = cluster.primaries[0]
     async with meeting(cluster, **LONG) as locks:
         server.forget_scripts()
-        leases = await asyncio.gather(*(locks.lock(name).acquire() for name in NAMES))
+        leases = await asyncio.gather(*(locks.lock(name).acquire(timeout=0) for name in NAMES))
         assert await owners(server) == [lease.owner for lease in leases]
         server.forget_scripts()
         assert all(await asyncio.gather(*(lease.release() for lease in leases)))

@@ -345,6 +345,11 @@ async def test_what_a_server_lacks_is_told_until_it_votes_again(cluster: Virtual
         del server.instead[b"EVALSHA"]
         async with locks.lock(name):
             assert locks.nodes()[0].cause == ""
+        server.freeze()
+        call = locks.lock(name).acquire(timeout=0)
+        await asyncio.sleep(0.05)  # its time ends before that of the server
+        with pytest.raises(asynclock.QuorumUnavailableError, match="no answer before"):
+            await call
 
 
 @played_on(VirtualCluster)

@@ -1,5 +1,6 @@
 """Which settings a command works with: those of its options, of the environment, of a file."""
 
+import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,11 @@ def test_inspect_reads_its_arguments_as_typer_does(
     monkeypatch.setattr(command, "show", seen.append)
     assert run_program(["inspect", *words]) == 0
     assert [command.parse(words)] == seen
+
+
+def test_each_command_is_in_its_module() -> None:
+    for name, module in _app.COMMANDS.items():
+        assert callable(getattr(importlib.import_module(module, _app.__package__), name))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is logged of a node by its steps, and that no event is made for nobody."""
+"""What is logged of a node by its steps, and who prints it."""
 
 import asyncio
 import logging
@@ -69,3 +69,13 @@ async def test_the_end_of_a_quarantine_is_told_when_it_has_come_and_once(
     assert kinds == [*[NodeQuarantined] * 3, NodeDown, NodeUp, NodeUp]
     assert heard[0] == NodeQuarantined("a:1", "jumped", 5.0)
     assert heard[3] == NodeDown("a:1", "it hung up")
+
+
+def test_a_warning_that_no_handler_gets_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The handlers of pytest are at the root."""
+    for passed_on, printed in ((True, ""), (False, "asynclock: no\n")):
+        monkeypatch.setattr(logging.getLogger("asynclock"), "propagate", passed_on)
+        logging.getLogger("asynclock.nodes").warning("no")
+        assert capsys.readouterr().err == printed
