@@ -167,7 +167,7 @@ class Fleet:
 
         state = await self._change(note)
         await asyncio.sleep(READING_TIME + (self._longest_poll() if state.silent else 0.0))
-        await self._nobody_uses(("other",), force=force)
+        await self._nobody_uses("other", force=force)
         return await self._change(lambda found: note(found).enforced())
 
     async def add(self, url: str, *, force: bool = False) -> FleetState:
@@ -244,7 +244,7 @@ class Fleet:
     ) -> FleetState:
         record = (await self.show()).record
         if record is not None and record.phase == OPEN:
-            await self._nobody_uses((leaving,), force=force)
+            await self._nobody_uses(leaving, force=force)
         state = await self._change(lambda found: step(self._recorded(found)))
         closing = self._recorded(state.record)
 
@@ -276,9 +276,9 @@ class Fleet:
         settings = node_access(self._locks).nodes[0].settings
         return settings.max_ttl / 3 + max(1.0, HALF_OPEN * settings.node_timeout)
 
-    async def _nobody_uses(self, sets: Sequence[str], *, force: bool) -> None:
+    async def _nobody_uses(self, nodes: str, *, force: bool) -> None:
         if not force:
-            _refuse_users((await self.show()).clients, sets)
+            _refuse_users((await self.show()).clients, nodes)
 
     async def _fit(self, new: Node, *, force: bool) -> None:
         """Wait until the node can vote. Raises ConfigurationError if it does not fit."""
@@ -307,7 +307,7 @@ class Fleet:
                 plain = [one for one in _connections(listed) if not one.get("name")]
                 pushed = [one.get("addr", "?") for one in plain if "t" in one.get("flags", "")]
                 found += tuple(Client(one, "other") for one in pushed[:-1])
-            _refuse_users(found, ("other",))
+            _refuse_users(found, "other")
         settings = node_access(self._locks).nodes[0].settings
         seconds = Trust(settings.max_ttl).met(
             facts, _clock.now(), guard=True, guard_first=True, disks_kept=settings.disks_kept
@@ -329,14 +329,14 @@ class Fleet:
         return node_access(self._locks).prefix + RECORD_KEY
 
 
-def _refuse_users(clients: tuple[Client, ...] | None, sets: Sequence[str]) -> None:
-    """Raise ConfigurationError if one of the clients, or an unknown one, may use these sets."""
+def _refuse_users(clients: tuple[Client, ...] | None, nodes: str) -> None:
+    """Raise ConfigurationError if one of the clients, or an unknown one, may use these nodes."""
     if clients is None:
         raise ConfigurationError(
             "no node shows its clients (CLIENT LIST), so some may still use other nodes: "
             "log in as a user that may list them, or use force (--force)"
         )
-    others = [repr(client.label) for client in clients if client.uses in sets and client.holds]
+    others = [repr(client.label) for client in clients if client.uses == nodes and client.holds]
     if others:
         raise ConfigurationError(
             f"{len(others)} connected clients still use other nodes: {', '.join(others[:20])}; "

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
-from . import _settings
+from . import _clock, _settings
 from ._engine.acquire import Acquire
 from ._engine.context import EngineSettings
 from ._engine.ending import Detached
-from ._engine.engine import Engine, NodeHealth, Statistics, health, statistics, waits
+from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Lease
 from ._engine.spec import HandOff, is_owner_id
@@ -37,7 +38,12 @@ from ._primitives.synchronized import P, R, synchronized
 from ._process import Background
 from ._rules import validity
 from ._settings import RestartGuard
-from .errors import ConfigurationError, LeaseLostError, NotAcquiredError
+from .errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotAcquiredError,
+    QuorumUnavailableError,
+)
 from .events import Observer, Observers, Watcher
 
 
@@ -363,11 +369,22 @@ class LockManager(_settings.Answering):
 
     def waits(self) -> dict[str, list[float]]:
         """Return the seconds that each of these tasks has waited so far, by name, longest first."""
-        return waits(self._engine)
+        # Another thread may ask: it copies each collection in one step.
+        now, found = _clock.now(), defaultdict[str, list[float]](list)
+        for wait in list(self._engine.seeking.values()):
+            if wait is not None:
+                found[wait[0]].append(now - wait[1])
+        for queue in list(self._engine.queues.values()):
+            for _, since in list(queue.waiters.values()):
+                found[queue.name].append(now - since)
+        return {name: sorted(each, reverse=True) for name, each in found.items()}
 
     def statistics(self) -> Statistics:
         """Return the manager's counts, without asking the nodes."""
-        return statistics(self._engine, len(self.leases()))
+        engine, held = self._engine, len(self.leases())
+        waiters = sum(len(queue.waiters) for queue in engine.queues.values())
+        waiting = len(engine.seeking) + engine.asking + waiters
+        return Statistics(held=held, waiting=waiting, **asdict(engine.counts))
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""
@@ -397,7 +414,24 @@ class LockManager(_settings.Answering):
                 quarantine plus three seconds).
         """
         limit = _settings.optional_seconds(timeout, "timeout", zero=True)
-        await self._engine.wait_until_ready(voting=voting, timeout=limit)
+        engine, nodes, settings = self._engine, self._engine.multiplexer, self._engine.settings
+        engine.ready()
+        if limit is None:
+            longest = validity.longest_outage(settings.max_ttl)
+            limit = longest if voting else settings.node_timeout
+        until = _clock.now() + limit
+        if not voting:
+            await nodes.connected(until)
+        enough = not voting or await nodes.voting(until)
+        engine.ready()
+        if not enough:
+            causes = nodes.causes()
+            listed = "; ".join(f"{node}: {cause}" for node, cause in causes.items())
+            raise QuorumUnavailableError(
+                f"too few nodes vote: {listed}",
+                nodes=causes,
+                retry_after=max(1.0, nodes.barred),
+            )
 
     async def aclose(self) -> None:
         """Release all leases, then end every connection and task; a second call does nothing.

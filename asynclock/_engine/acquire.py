@@ -183,7 +183,8 @@ def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseExcepti
 class LazyAcquire(AcquireContext[L_co]):
     """A call of `make`, which gets the seconds left (None: no limit) and returns a lease."""
 
-    __slots__ = ("_called", "_deadline", "_make")
+    __slots__ = ("_deadline", "_make", "_name")
+    _name: str
 
     def __init__(
         self,
@@ -192,13 +193,9 @@ class LazyAcquire(AcquireContext[L_co]):
         timeout: float | None,
     ) -> None:
         self._entered = UNUSED
-        self._called = name
+        self._name = name
         self._make = make
         self._deadline = None if timeout is None else _clock.now() + timeout
-
-    @property
-    def _name(self) -> str:
-        return self._called
 
     def __await__(self) -> Generator[Any, Any, L_co]:
         if self._entered is not UNUSED:

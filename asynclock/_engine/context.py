@@ -13,12 +13,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import _clock
-from .._nodes.multiplexer import Multiplexer, Readiness
+from .._nodes.multiplexer import Multiplexer
 from .._process import Background
 from .._rules.pacing import Paces, Spread
-from .._rules.validity import longest_outage
-from ..errors import ConfigurationError, QuorumUnavailableError
+from ..errors import ConfigurationError
 from ..events import Observers
 from .spec import OwnerIds
 
@@ -103,27 +101,6 @@ class Context:
         """Causes of refused releases that were logged; each is logged once."""
         self.inherited: bool = False
         """Whether the connections belong to the process that this one was forked from."""
-
-    async def wait_until_ready(self, *, voting: bool, timeout: float | None) -> None:
-        """Do the work of `LockManager.ready`."""
-        self.ready()
-        readiness, settings = Readiness(self.multiplexer), self.settings
-        patience = longest_outage(settings.max_ttl) if voting else settings.node_timeout
-        until = _clock.now() + (patience if timeout is None else timeout)
-        if voting:
-            enough = await readiness.voting(until)
-        else:
-            await readiness.connected(until)
-            enough = True
-        self.ready()
-        if not enough:
-            causes = readiness.causes()
-            listed = "; ".join(f"{node}: {cause}" for node, cause in causes.items())
-            raise QuorumUnavailableError(
-                f"too few nodes vote: {listed}",
-                nodes=causes,
-                retry_after=max(1.0, readiness.barred),
-            )
 
     def soon(self, act: Callable[[], object]) -> None:
         """Call `act` in the manager's loop unless it is closed.

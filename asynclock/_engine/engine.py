@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import ReferenceType
@@ -347,23 +346,3 @@ def health(engine: Engine) -> tuple[NodeHealth, ...]:
             )
         )
     return tuple(found)
-
-
-def waits(engine: Engine) -> dict[str, list[float]]:
-    """Return for each name that is held now how long each task that waits for it has waited."""
-    # Another thread may ask: it copies each collection in one step.
-    now, found = _clock.now(), defaultdict[str, list[float]](list)
-    for wait in list(engine.seeking.values()):
-        if wait is not None:
-            found[wait[0]].append(now - wait[1])
-    for queue in list(engine.queues.values()):
-        for _, since in list(queue.waiters.values()):
-            found[queue.name].append(now - since)
-    return {name: sorted(each, reverse=True) for name, each in found.items()}
-
-
-def statistics(engine: Engine, held: int) -> Statistics:
-    """Return the counts of a manager that holds `held` leases."""
-    waiters = sum(len(queue.waiters) for queue in engine.queues.values())
-    waiting = len(engine.seeking) + engine.asking + waiters
-    return Statistics(held=held, waiting=waiting, **asdict(engine.counts))

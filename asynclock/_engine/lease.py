@@ -179,10 +179,18 @@ class Lease(_settings.Answering):
         answer is of the past when it arrives: only a store that checks the fence is safe.
         """
         self._check_loop()
-        grant = self._grant
-        return (
-            grant is not None and self.held and await _still_ours(self._engine, grant) and self.held
-        )
+        engine, grant = self._engine, self._grant
+        if grant is None or not self.held:
+            return False
+        check = Check(engine, grant)
+        engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
+        if await check.decided:
+            return self.held
+        if not check.gone:
+            raise refusals.outage(check)
+        if grant.alarm:  # it was not released in the meantime
+            engine.mark_lost(grant, NO_LONGER)
+        return False
 
     async def detach(self) -> bytes:
         """Hand the lease out of this process: return a detached ticket, which `resume` takes.
@@ -448,19 +456,6 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
         for ending in endings:
             ending.remove_done_callback(lookout.watch.wake)
         lookout.close()
-
-
-async def _still_ours(engine: Engine, grant: Grant) -> bool:
-    """Do the work of `Lease.check`; too few nodes that keep `grant` end it as lost."""
-    check = Check(engine, grant)
-    engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
-    if await check.decided:
-        return True
-    if not check.gone:
-        raise refusals.outage(check)
-    if grant.alarm:  # it was not released in the meantime
-        engine.mark_lost(grant, NO_LONGER)
-    return False
 
 
 class Check(Vote):

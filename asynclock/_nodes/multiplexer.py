@@ -127,9 +127,6 @@ class Multiplexer:
             self._set_guard.close()
             await asyncio.gather(*(node.finish() for node in self.nodes))
 
-    async def state_change(self) -> None:
-        await self._changed.wait()
-
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -229,6 +226,48 @@ class Multiplexer:
         for other in standstill.silent(index):
             self.nodes[other].check_clock()
 
+    # readiness
+
+    async def connected(self, until: float) -> None:
+        """Wait until no node is connecting for the first time, but not beyond `until`."""
+        while "connecting" in self._states() and _clock.now() < until:
+            await self._change(until)
+
+    async def voting(self, until: float) -> bool:
+        """Wait until a quorum votes; return False at `until`, or once that is known to be later."""
+        while self._states().count("up") < self.quorum:
+            now = _clock.now()
+            if now + self.barred >= until:
+                return False
+            # A stalled link, or one that is not confirmed, reports no change when it works again.
+            limits = [until, now + self.nodes[0].settings.node_timeout]
+            limits += [node.votes_from for node in self.nodes if node.votes_from > now]
+            await self._change(min(limits))
+        return True
+
+    @property
+    def barred(self) -> float:
+        """Seconds until the guards let a quorum vote; 0 if they do now."""
+        now = _clock.now()
+        # A node that is down is not kept away by its guard.
+        up = [node.votes_from for node in self.nodes if node.state(now) != "down"]
+        return barred(len(self.nodes), self.quorum, up, now)
+
+    def causes(self) -> dict[str, str]:
+        """Return why each node that is not up has no vote."""
+        now = _clock.now()
+        pairs = ((node.address, node.cause(now) or node.state(now)) for node in self.nodes)
+        return {address: cause for address, cause in pairs if cause != "up"}
+
+    def _states(self) -> list[str]:
+        now = _clock.now()
+        return [node.state(now) for node in self.nodes]
+
+    async def _change(self, until: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(until - _clock.now()):
+                await self._changed.wait()
+
     # checks of the nodes' facts
 
     def _check(self, met: Node) -> None:
@@ -281,52 +320,6 @@ def quarantined(node: Node) -> Failure:
     """
     ended = Failure("a guard took its vote for a moment", votes_from=node.trust.votes_from)
     return node.obstacle(_clock.now()) or ended
-
-
-class Readiness:
-    def __init__(self, nodes: Multiplexer) -> None:
-        self._nodes = nodes
-
-    async def connected(self, until: float) -> None:
-        """Wait until no node is connecting for the first time, but not beyond `until`."""
-        while "connecting" in self._states() and _clock.now() < until:
-            await self._change(until)
-
-    async def voting(self, until: float) -> bool:
-        """Wait until a quorum votes; return False at `until`, or once that is known to be later."""
-        nodes = self._nodes
-        while self._states().count("up") < nodes.quorum:
-            now = _clock.now()
-            if now + self.barred >= until:
-                return False
-            # A stalled link, or one that is not confirmed, reports no change when it works again.
-            limits = [until, now + nodes.nodes[0].settings.node_timeout]
-            limits += [node.votes_from for node in nodes.nodes if node.votes_from > now]
-            await self._change(min(limits))
-        return True
-
-    @property
-    def barred(self) -> float:
-        """Seconds until the guards let a quorum vote; 0 if they do now."""
-        nodes, now = self._nodes, _clock.now()
-        # A node that is down is not kept away by its guard.
-        up = [node for node in nodes.nodes if node.state(now) != "down"]
-        return barred(len(nodes.nodes), nodes.quorum, [node.votes_from for node in up], now)
-
-    def causes(self) -> dict[str, str]:
-        """Return why each node that is not up has no vote."""
-        now = _clock.now()
-        pairs = ((node.address, node.cause(now) or node.state(now)) for node in self._nodes.nodes)
-        return {address: cause for address, cause in pairs if cause != "up"}
-
-    def _states(self) -> list[str]:
-        now = _clock.now()
-        return [node.state(now) for node in self._nodes.nodes]
-
-    async def _change(self, until: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(until - _clock.now()):
-                await self._nodes.state_change()
 
 
 # ---- The record of the fleet's set of nodes ------------------------------------------------------

@@ -354,7 +354,8 @@ class SentinelNode(WatchedNode):
         await asyncio.gather(*(sentinel.finish() for sentinel in self._sentinels))
 
     async def _open(self, _node: ServerNode, limit: float) -> tuple[Link, Facts]:
-        asked, self.late = _clock.now(), _nobody_named
+        asked = _clock.now()
+        self.late = lambda s: Failure(f"the Sentinels have named no primary within {s:g} s")
         view = await self._ask_sentinels()
         endpoint = self._service.data.at(view.host, view.port)
         self.late = lambda seconds: told_by(endpoint.address, endpoint.late(seconds))
@@ -458,10 +459,6 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
     cause = f"{len(views)} of {len(answers)} Sentinels answered ({causes})"
     hopeless = len(failures) == len(answers) and all(one.permanent for one in failures)
     raise HandshakeError(Failure(cause, permanent=hopeless))
-
-
-def _nobody_named(seconds: float) -> Failure:
-    return Failure(f"the Sentinels have named no primary within {seconds:g} s")
 
 
 def told(window: float, link: Link) -> str:
