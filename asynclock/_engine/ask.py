@@ -215,11 +215,16 @@ class Attempt(Vote):
             return
         if self.ticket is not None:
             self.ticket.asked.update(asked)
+        # `undos` has an entry for each call that asks again, and one for each request.
+        alone = len(context.undos) - len(context.seeking) == 1  # nobody else could share the write
         for index in asked:
             self._open |= 1 << index
-            self._nodes[index].ask(command, self, index, arm=armed)
-        # `undos` has an entry for each call that asks again, and one for each request.
-        if len(context.undos) - len(context.seeking) == 1:  # nobody else could share the write
+            node = self._nodes[index]
+            if alone and not armed and node.takes_batches:
+                node.send_batch(command, self, index, now=True)
+            else:
+                node.ask(command, self, index, arm=armed)
+        if alone:
             nodes.write()
 
     def _write_back(self) -> None:

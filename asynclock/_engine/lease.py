@@ -284,11 +284,11 @@ class Lease(_settings.Answering):
                 if asyncio.get_running_loop() is not engine.multiplexer.loop:
                     self._check_loop()
                 now = _clock.now()
-                self._outcome = now < grant.valid_until
-                # Not in `_let_go`: a lease that a failed call gives back was no hold of its caller.
-                if engine.paces and self._outcome:
-                    engine.paces.held(grant.spec.pace_key, now - grant.held_since)
+                self._outcome = held = now < grant.valid_until
                 release = engine.end_lease(grant, now, self._was_lost)
+                # Not in `_let_go`: a lease that a failed call gives back was no hold of its caller.
+                if engine.paces and held:
+                    engine.paces.held(grant.spec.pace_key, now - grant.held_since)
                 if grant.lost_reason is None:  # otherwise it says why
                     self._grant = None
                 if release is not None and (wait or not release.kept):

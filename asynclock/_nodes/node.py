@@ -94,7 +94,7 @@ class Node(Protocol):
         """Whether the node can take a command for several names now."""
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send a tick's command, if `takes_batches`; with `now`, write all that waits."""
+        """Send acquires or releases, if `takes_batches`; with `now`, write all that waits."""
 
     def write(self) -> None:
         """Write all queued commands now instead of at the end of the tick."""

@@ -93,7 +93,7 @@ class Watch:
         self._size = size
         self._quorum = quorum
         self._changed: set[int] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self.keys: tuple[str, ...] = keys
         self.ticket: str | None = ticket
         """The key by which only this watch is woken; None for none."""
@@ -126,6 +126,12 @@ class Watch:
     def on_hint(self) -> None:
         """Note that the name may be free, though nobody has woken us yet."""
         if self._timer is None:
+            # A push for the ticket nearly always arrives together with this one: then a timer
+            # would only delay the next request.
+            self._timer = asyncio.get_running_loop().call_soon(self._wait_for_more)
+
+    def _wait_for_more(self) -> None:
+        if not self.woken:
             self._wake_after(PUSH_WINDOW)
 
     def _wake_after(self, seconds: float) -> None:
