@@ -49,14 +49,6 @@ class Bell(io.FileIO):
         self.close()
 
 
-def _bell() -> Bell | None:
-    """Return a bell for one thread; None if the system has none, or no more files."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            return Bell(os.eventfd(0), "r+")
-    return None
-
-
 class Call(Generic[T]):
     """One call of a thread, which waits for the end with its bell, or else with a plain lock.
 
@@ -68,24 +60,17 @@ class Call(Generic[T]):
     begun = False
     """Whether a task has the call; used only in the loop."""
     done = False
+    bell: Bell | None = None
+    """Rings once this is done, and at other times: earlier calls of the thread had it, too."""
     error: BaseException | None = None
     _value: T | None = None
     _task: asyncio.Task[Any] | None = None
     _abandoned = False
 
-    def __init__(
-        self,
-        work: Work[T],
-        undo: Undo[T] | None = None,
-        *,
-        ends: bool = False,
-        bell: Bell | None = None,
-    ) -> None:
+    def __init__(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> None:
         self._work = work
         self._undo = undo
         self.ends = ends
-        self._bell = bell
-        """Rings once this is done, and at other times: earlier calls of the thread had it, too."""
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         """Free once this is done."""
@@ -117,8 +102,8 @@ class Call(Generic[T]):
         if not self.done:
             self._value, self.error, self.done = value, error, True
             self._lock.release()
-            if self._bell is not None:
-                self._bell.write(ONE)
+            if self.bell is not None:
+                self.bell.write(ONE)
 
     def abandon(self, tasks: Background) -> None:
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
@@ -138,12 +123,11 @@ class Call(Generic[T]):
 
     def result(self) -> T:
         """Wait for the end, and return the value or raise the error."""
-        bell = self._bell
         while not self.done:
-            if bell is None:
+            if self.bell is None:
                 self._lock.acquire()
             else:
-                bell.read(len(ONE))
+                self.bell.read(len(ONE))
         if self.error is not None:
             raise self.error
         return cast("T", self._value)
@@ -156,7 +140,9 @@ class Caller:
         self._soon = soon
         self._pid = os.getpid()
         self.calls = Calls()
-        self.bell = _bell()
+        self.bell: Bell | None = None
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or too many open files
+            self.bell = Bell(os.eventfd(0), "r+")
         self.calling = False
         """Whether the thread waits for a call."""
 
@@ -194,6 +180,8 @@ class _Selector(selectors.DefaultSelector):
         self.todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.asleep = False
         """Whether a thread must wake the loop. First it puts its work into `todo`."""
+        self.rounds = 0
+        """Number of rounds that the loop has begun."""
         self._looked = False
         # A pipe takes a quarter of the time of two sockets. A closed file object writes nowhere,
         # but the number of a closed file may be that of another one.
@@ -204,27 +192,32 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found: list[tuple[selectors.SelectorKey, int]] = []
-        todo = self.todo
+        self.rounds += 1
         if timeout == 0 and self._looked:
             # A loop that has work to do looks at the sockets in every second round only: nearly
             # always what it has read in the last one makes this round, and nothing new is there.
             self._looked = False
         else:
             self._looked = self.asleep = True
-            found = super().select(0 if todo else timeout)
+            found = super().select(0 if self.todo else timeout)
             self.asleep = False
             for one in found:
                 if one[0] is self._bell:
                     self._awake.read(4096)
                     found.remove(one)
                     break
+        self.catch_up()
+        return found
+
+    def catch_up(self) -> None:
+        """Do what threads have put into `todo`."""
+        todo = self.todo
         while todo:
             work, args = todo.popleft()
             try:
                 work(*args)
             except Exception:
                 _log.exception("the event loop of the blocking locks could not begin a call")
-        return found
 
     def close(self) -> None:
         super().close()
@@ -239,7 +232,7 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._started: Call[None] = Call(_import_anyio)
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
-        self._callers = threading.local()
+        self.callers = threading.local()
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
@@ -326,7 +319,7 @@ class BackgroundLoop:
         """
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing
             self._refuse_here(ends=ends)
-        caller: Caller | None = getattr(self._callers, "caller", None)
+        caller: Caller | None = getattr(self.callers, "caller", None)
         if caller is None:
             caller = self._new_caller()
         inside = caller.calling
@@ -335,9 +328,10 @@ class BackgroundLoop:
                 "this call interrupts another call of its thread, as a signal handler does: there "
                 "only release and close can be called"
             )
-        # Not behind the call that this one interrupts, nor with its bell, which it would wait for.
+        call = Call(work, undo, ends=ends)
+        # Not behind the call that this one interrupts, and not with its bell, for which it waits.
         begin = self._spawn if inside else caller.calls.put
-        call = Call(work, undo, ends=ends, bell=None if inside else caller.bell)
+        call.bell = None if inside else caller.bell
         # An interruption may come between any two lines, and must leave neither call behind.
         try:
             try:
@@ -374,7 +368,7 @@ class BackgroundLoop:
         caller = Caller(self.soon)
         served = partial(self._serve_caller, caller.calls)
         self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
-        self._callers.caller = caller
+        self.callers.caller = caller
         return caller
 
     def _begin(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
@@ -395,7 +389,14 @@ class BackgroundLoop:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
         # a function that `run` got, or from the loss of a lease that such a function has entered.
         task = cast("asyncio.Task[Any]", asyncio.current_task())
+        selector, seen = self._selector, 0
         while not self.over:
+            if not calls and len(self._waiting) < 2 and seen != selector.rounds:
+                # The end of a call lets its thread run, which often has made the next one by now.
+                # Only once in a round: calls that wait for nothing would keep out what has come in.
+                # Not while other threads wait: their calls of one round make one command.
+                seen = selector.rounds
+                selector.catch_up()
             try:
                 if (call := await calls.get()) is None:
                     return
@@ -445,13 +446,6 @@ class BackgroundLoop:
                 "block it?): leases that it could not release end with their ttl",
                 EXIT_LIMIT,
             )
-
-    def forked(self) -> None:
-        """In a forked child: take no ring from the thread of the parent, which may wait for it."""
-        self.over = True
-        caller: Caller | None = getattr(self._callers, "caller", None)
-        if caller is not None and caller.bell is not None:
-            caller.bell.close()
 
 
 def _ended() -> ConfigurationError:
@@ -505,7 +499,10 @@ def _after_fork() -> None:
     global current, _guard
     _guard = threading.RLock()
     if current is not None:
-        current.forked()
+        current.over = True
+        caller = getattr(current.callers, "caller", None)
+        if caller is not None and caller.bell is not None:
+            caller.bell.close()  # the thread of the parent waits for its rings
     _inherited.append(current)
     current = None
 
