@@ -19,7 +19,6 @@ import redis.asyncio
 import asynclock
 from asynclock.fencing import FencedRedis, StaleFenceError
 from asynclock.testing import History
-from tests.simulation.sabotage import sabotaged
 
 FORKS = 0.002
 """The chance of an operation to fork a child."""
@@ -129,6 +128,8 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     breaking: Any = contextlib.nullcontext()
     if orders.sabotage:
+        from tests.simulation.sabotage import sabotaged  # it names functions of the library
+
         breaking = sabotaged(orders.sabotage)
     with breaking:
         asyncio.run(Worker(orders).run())

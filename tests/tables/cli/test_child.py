@@ -296,17 +296,16 @@ def test_no_stop_while_the_terminal_changes_hands_and_the_usual_one_afterwards(
 
 async def test_a_stopped_command_gets_the_signal_that_ends_it() -> None:
     """It would get SIGKILL instead, and could not clean up."""
-    process = subprocess.Popen(["sleep", "1000"], process_group=0)
-    os.kill(process.pid, signal.SIGSTOP)
-    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
-    child: Any = object.__new__(Child)
-    child.group, child.done = process.pid, asyncio.get_running_loop().create_future()
-    try:
-        child.end(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(["sleep", "1000"], process_group=0) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
+        child: Any = object.__new__(Child)
+        child.group, child.done = process.pid, asyncio.get_running_loop().create_future()
+        try:
+            child.end(signal.SIGTERM)
+            assert process.wait(10) == -signal.SIGTERM
+        finally:
+            process.kill()
 
 
 LATE_PARENT = """
