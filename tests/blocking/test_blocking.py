@@ -110,12 +110,22 @@ def test_a_run_tells_of_a_request_and_of_its_loss() -> None:
             until(lambda: told == ["wanted a"])
             locks.run(take)
             until(lambda: told[1:] == ["lost a"])
-        for _ in range(2):
+        for done in (False, True):
             with locks.once("b") as run:
                 run.on_lost(lambda run: told.append(run.name))  # a result has nothing to lose
+                assert (run.done, run.lease is None) == (done, done)
                 if not run.done:
                     run.finish(1)
-    assert len(told) == 2
+
+        @locks.once("{what}", lease="lease")
+        def work(what: str, *, lease: Any = None) -> str:
+            told.append(f"{what} {lease.held}")
+            return what * 2
+
+        assert [work(what) for what in "xyx"] == ["xx", "yy", "xx"]
+        with pytest.raises(ConfigurationError, match=r"LockManager\.once$"):
+            locks.once("d")(take)
+    assert told[2:] == ["x True", "y True"]
 
 
 STARTS = {
