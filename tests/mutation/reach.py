@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.mutation.mutant import ROOT, Mutant
-from tests.mutation.recording import REACH
+from tests.mutation.recording import AT_IMPORT, REACH
 
 FAR = 3.0
 """How many times its time a test counts that is not of the mutant's package: of 539 mutants that
@@ -30,9 +30,10 @@ class Reach:
         self._sets: dict[str, list[tuple[frozenset[int], list[str]]]] = defaultdict(list)
         tests: list[list[str]] = [[] for _ in found["sets"]]
         for test, seconds, sets in found["tests"]:
-            if not _exists(test):
-                continue  # the record may be older than the tests
-            self.seconds[test] = seconds
+            if test != AT_IMPORT:
+                if not _exists(test):
+                    continue  # the record may be older than the tests
+                self.seconds[test] = seconds
             for number in sets:
                 tests[number].append(test)
         for (file, lines), ran in zip(found["sets"], tests, strict=True):
@@ -43,24 +44,28 @@ class Reach:
 
         Those of the mutant's package come earlier. A case of a test function counts with the time
         of its faster cases, so that others come in between. Of what runs when a module is imported,
-        tests come first whose file has the text, then those that import the module.
+        tests come first whose file has the text, then those that import the module. All tests of
+        the package can notice it: they count like others.
         """
-        named: set[str] = set()
+        named, direct = set[str](), set[str]()
+        found = self._at(mutant.file, mutant.place.lines)
         if mutant.place.runs_at_import:
             script = mutant.file.endswith(".lua")
             modules = loaders(mutant.file) if script else [mutant.file]
             direct = set(self._in_files_that_import(modules))
             if mutant.operator == "constant" and len(mutant.old) > 6:
                 named = set(self._in_files_with(re.escape(mutant.old.strip("'\""))))
-            found = {test for one in modules for test in self._at(one, _inside_functions(one))}
-        else:
-            direct, found = set(), self._at(mutant.file, mutant.place.lines)
-        near = f"/{Path(mutant.file).parts[1].strip('_')}/"
+            found |= {test for one in modules for test in self._at(one, _inside_functions(one))}
+        _, folder, *deeper = Path(mutant.file).parts
+        near = f"/{folder.strip('_') if deeper else 'user'}/"
+        ours = {test for test in self.seconds if near in test}
+        others = ours - found - direct if AT_IMPORT in found else set()
         spent: dict[str, float] = defaultdict(float)
         ranked = []
-        for test in sorted(found | direct | named, key=lambda one: (self.seconds[one], one)):
+        chosen = (found | direct | named | others) - {AT_IMPORT}
+        for test in sorted(chosen, key=lambda one: (self.seconds[one], one)):
             function = test.partition("[")[0]
-            spent[function] += self.seconds[test] * (1 if near in test else FAR)
+            spent[function] += self.seconds[test] * (1 if test in ours - others else FAR)
             ranked.append((test not in named, test not in direct, spent[function], test))
         return [test for *_, test in sorted(ranked)]
 

@@ -27,6 +27,8 @@ from tests.mutation.mutant import ROOT
 FOLDER = ROOT / ".nox"
 REACH = FOLDER / "reach.json.gz"
 PARTS = "reach-*.jsonl"
+AT_IMPORT = ""
+"""In place of a test's name, where lines run before all tests."""
 OF_PROGRAMS = "COVERAGE_PROCESS_CONFIG"
 """The variable with the settings of coverage in programs that tests start."""
 
@@ -55,6 +57,10 @@ class Recorder:
                 old.unlink()
         self._part = (FOLDER / f"reach-{self._worker}.jsonl").open("a", encoding="utf-8")
 
+    def pytest_collection_finish(self) -> None:
+        """Note what ran when the tests, and so the library, were imported."""
+        self._note(AT_IMPORT, 0.0)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._drain()
@@ -62,10 +68,12 @@ class Recorder:
         os.environ[OF_PROGRAMS] = b64encode(json.dumps(named).encode()).decode()
         began = time.monotonic()
         result = yield
-        seconds = round(time.monotonic() - began, 3)
-        ran = {file: sorted(lines) for file, lines in self._drain().items()}
-        print(json.dumps([item.nodeid, seconds, ran]), file=self._part)
+        self._note(item.nodeid, round(time.monotonic() - began, 3))
         return result
+
+    def _note(self, test: str, seconds: float) -> None:
+        ran = {file: sorted(lines) for file, lines in self._drain().items()}
+        print(json.dumps([test, seconds, ran]), file=self._part)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Iterator[None]:

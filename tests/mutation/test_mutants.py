@@ -9,6 +9,7 @@ import pytest
 from tests.mutation import draw, lua, python, score
 from tests.mutation.mutant import OPERATORS, Mutant
 from tests.mutation.reach import Reach, loaders
+from tests.mutation.recording import AT_IMPORT
 from tests.mutation.runner import chosen
 
 PYTHON = b'''\
@@ -229,9 +230,12 @@ def test_a_test_that_a_table_makes_is_one(tmp_path: Path) -> None:
 
 
 def test_what_runs_at_import_is_tested_by_those_who_import_it(tmp_path: Path) -> None:
-    one = mutant('"lost"')
+    """And by those that run its lines anew. A function that it calls is one of the package's."""
+    one, inside = mutant('"lost"'), mutant("self.refused += 1")
     tests = {f"{HERE}::{FAST}": (0.1, [one.line]), f"{THERE}::{ELSEWHERE}": (0.2, [])}
-    assert record(tmp_path, tests).tests(one) == [f"{THERE}::{ELSEWHERE}"]
+    assert record(tmp_path, tests).tests(one) == [f"{THERE}::{ELSEWHERE}", f"{HERE}::{FAST}"]
+    tests[AT_IMPORT] = (0.0, [inside.line])
+    assert record(tmp_path, tests).tests(inside) == [f"{THERE}::{ELSEWHERE}"], "of its package"
 
 
 def test_a_text_that_is_used_at_import_is_tested_by_those_who_name_it(tmp_path: Path) -> None:
