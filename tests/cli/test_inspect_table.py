@@ -318,24 +318,6 @@ def test_a_name_of_marks_is_only_itself(name: str, here: Here) -> None:
     assert [(one["name"], one["kind"]) for one in shown["parts"]] == [(name, "semaphore")]
 
 
-def test_more_than_a_page_of_locks_is_found_once_each_in_their_order(here: Here) -> None:
-    async def held(locks: Locks) -> None:
-        for number in range(700):
-            for url in NODES:
-                key = f"asynclock:n{number:04d}"
-                await memory_node(url).command("SET", key, "o:h:1", "PX", 60_000)
-        for _ in range(2):
-            assert await locks.semaphore("m", 2).acquire()
-
-    *rows, last = table(here(*asked("inspect", "--all"), scene=scene(held)).out)[1:]
-    assert last == ["702 held"]
-    assert [row[0] for row in rows] == [
-        "m [semaphore 0]",
-        "m [semaphore 1]",
-        *(f"n{number:04d}" for number in range(700)),
-    ]
-
-
 TIME = re.compile(r"\b(\d+\.\d s|\d+(m \d+s|h \d+m|d \d+h))(?!\w)")
 """A time as all commands show it, such as 9.0 s or 4m 10s."""
 
