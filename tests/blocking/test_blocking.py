@@ -343,17 +343,11 @@ def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockMana
 
 def test_the_task_of_a_thread_ends_with_it(locks: blocking.LockManager) -> None:
     async def tasks(_: Any) -> int:
-        import asyncio
-
         return sum("_serve" in repr(task.get_coro()) for task in asyncio.all_tasks())
-
-    def use() -> None:
-        with locks.lock("a", timeout=30):
-            pass
 
     before = locks.run(tasks)
     for _ in range(3):
-        thread = threading.Thread(target=use)
+        thread = threading.Thread(target=lambda: locks.lock("a", timeout=30).acquire().release())
         thread.start()
         thread.join()
     until(lambda: locks.run(tasks) <= before)
