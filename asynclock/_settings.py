@@ -233,7 +233,6 @@ def made_by(call: str) -> Callable[[C], C]:
         init = cls.__init__
         code, names = init.__code__, init.__globals__
         own = FunctionType(code, names, None, init.__defaults__, init.__closure__)
-        own.__kwdefaults__ = init.__kwdefaults__
         functools.update_wrapper(own, init)
         own.__qualname__ = f"{cls.__name__} is made by {call}: {cls.__name__}.__init__"
         cls.__init__ = own  # another class may inherit the original

@@ -86,6 +86,7 @@ WITHOUT: list[tuple[str, str, str, str]] = [
     ("typer", "run('demo')", "the command line", "cli"),
     ("rich", "run('demo')", "the command line", "cli"),
     ("uvicorn", "run('serve')", "the page", "cli,dashboard"),
+    ("starlette", "run('serve')", "the page", "cli,dashboard"),
     ("starlette", "import asynclock.contrib.dashboard", "", "dashboard"),
     ("starlette", "import asynclock.contrib.fastapi", "", "fastapi"),
     ("fastapi", "import asynclock.contrib.fastapi", "", "fastapi"),
