@@ -151,8 +151,7 @@ def detach(locks: blocking.LockManager, start: Callable[[], None]) -> None:
 EARLY: dict[Any, str] = {
     enter_a_lease: "c_return Handler.start|.* Exit.__get__|call Holding.__enter__",
     upgrade: ".* Exit.__get__|call Holding.__enter__",
-    acquire: "call Holding.release",
-    try_acquire: "call Holding.release",
+    **dict.fromkeys((acquire, try_acquire), "call Holding.release"),
     release: "c_return Handler.start|call Holding.release",
     close: "c_return Handler.start|call Bridge.close",
     change_sides: ".* Exit.__get__|call Holding.__enter__",
@@ -172,6 +171,12 @@ def main(work: Callable[..., None]) -> None:
                 work(locks, handler.start)
             except HandlerError as error:
                 kept.append(error)  # as a log or the result of a task does, with all its frames
+            except TypeError as error:
+                # If a profiler raises in a `with`, Python 3.11 at times calls a traceback.
+                if sys.version_info >= (3, 12) or "'traceback' object" not in str(error):
+                    raise
+                locks.close()
+                continue
             finally:
                 sys.setprofile(None)
             if not handler.raised_in:
