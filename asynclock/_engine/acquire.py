@@ -207,7 +207,10 @@ class LazyAcquire(AcquireContext[L_co]):
 
 
 class Work:
-    """Work that can be stopped, such as a request of a web server, and its calls that wait."""
+    """Work that can be stopped, such as a request of a web server, and its calls that wait.
+
+    A context variable tells a call its work, also in tasks that the work has started.
+    """
 
     def __init__(self, *, stopped: bool = False) -> None:
         self.stopped: bool = stopped

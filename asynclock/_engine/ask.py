@@ -1,9 +1,10 @@
 """One owner's request for one name, the vote of all nodes on it, and the caller's ticket.
 
 Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
-Others need an Attempt, which counts reply by reply. The verdict resolves one future at the first
-moment it is certain. Later replies no longer change it, but they still wake waiters and show where
-a ticket must be removed.
+A first request whose nodes differ, one that was withdrawn or is observed, and each later one need
+an Attempt, which counts reply by reply. The verdict resolves one future at the first moment it is
+certain. Requests without a reply by then are not cancelled: their replies no longer change the
+verdict, but they still wake waiters and show where a ticket must be removed.
 """
 
 from __future__ import annotations

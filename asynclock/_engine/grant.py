@@ -361,7 +361,10 @@ class LocalQueue:
             self.grants.remove(grant)
 
     def keep(self, grant: Grant, now: float) -> bool:
-        """Reserve the released name for this process in its turn, if other processes wait."""
+        """Reserve the released name until this process's turn ends; return whether it is reserved.
+
+        That is needed only if other processes wait: nobody else would get the name.
+        """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
         self.kept = grant
@@ -404,7 +407,10 @@ class LocalQueue:
 
 
 def alike(options: LeaseOptions, given_up: LeaseOptions) -> bool:
-    """Return whether `options` equal `given_up`, which has no max_hold, apart from the ttl."""
+    """Return whether `options` equal `given_up`, which has no max_hold, apart from the ttl.
+
+    The caller compares the ttl with the grant's, which `extend` may have changed.
+    """
     return (
         options.handoff == given_up.handoff
         and options.renew == given_up.renew

@@ -233,7 +233,10 @@ def before(told: Iterable[Any], ticket: Ticket) -> str:
 async def ask_all(
     context: Context, command: Command, *, enough: int | None = None, arm: bool = False
 ) -> dict[int, Any]:
-    """Send `command` to every node; return the answers by node, once all or `enough` are here."""
+    """Send `command` to every node; return each node's reply or Failure by its number.
+
+    Waits for all answers, or for `enough` of them, and at most one node timeout.
+    """
     context.ready()
     size = len(context.multiplexer.nodes)
     replies = Gather(size, enough or size)

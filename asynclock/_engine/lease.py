@@ -383,7 +383,10 @@ class Lease(_settings.Answering):
     # entered
 
     def _enter(self) -> Lease:
-        """Begin the body, as `async with` does. Raises RuntimeError if it has begun already."""
+        """Begin the body, as `async with` does.
+
+        Raises LeaseLostError if the lease has ended, RuntimeError if it was entered already.
+        """
         grant = self._grant
         if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
             self._notice_end()

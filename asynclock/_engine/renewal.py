@@ -5,8 +5,8 @@ A renewal that does not reach a quorum is repeated until the lease's deadline. T
 the heap as well, so an unresponsive network can't delay the report of a loss.
 
 A key that a node lacks because it forgot it, or had no vote, is put back once
-(docs/decisions/0022). Each renewal also asks for a push when its keys change, which brings the next
-one forward (0038).
+(docs/decisions/0022); one that was deleted by hand stays deleted. Each renewal also asks for a push
+when its keys change. A push proves no loss, but makes the next renewal come at once (0038).
 """
 
 from __future__ import annotations

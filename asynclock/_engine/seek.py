@@ -84,7 +84,10 @@ class Seek:
         """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
 
     async def run(self, first: Attempt | None = None) -> Attempt:
-        """Return the attempt that was won; `first` is the one that a batch has made already."""
+        """Return the attempt that was won, or raise the caller's error.
+
+        `first` is the attempt that a batch has made already, if there was one.
+        """
         engine, spec = self._engine, self._spec
         engine.seeking[self] = None
         engine.undos[self] = self.leave
@@ -256,7 +259,7 @@ class Seek:
             self._forbid_waiting_for_ourselves(attempt)
 
     async def _settle(self, attempt: Attempt) -> LockSpec | None:
-        """Take a ticket and return what to ask for; None if somebody has the name."""
+        """Take a ticket and return what to ask for; None if the name is taken or time is over."""
         now = _clock.now()
         yields = self._yields(attempt)
         other = self._elsewhere(attempt) if yields else None
@@ -351,7 +354,10 @@ class Seek:
         await self._pauses.wait(attempt, self._watch, rank)
 
     def _prepare_error(self, attempt: Attempt) -> None:
-        """Before a pause, ask for what the error of a timeout tells: message and waiters."""
+        """Ask for the holder's message and the waiters before us, for the error of a timeout.
+
+        This is done before a pause in which the timeout may end, so nobody waits for the replies.
+        """
         nodes, ticket, now = self._engine.multiplexer, self._ticket, _clock.now()
         ending = self._deadline is not None and self._deadline - now <= self._pauses.longest
         if attempt.outage or (not ending and not self._pauses.made):
@@ -379,9 +385,10 @@ class Seek:
 def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> None:
     """Count node `index` as changed if the ticket that it has was woken, or is gone.
 
-    A node that granted our last attempt may leave the name to our ticket; that alone is only
-    counted. If another key is gone, the name is free though nobody has woken us: a client without a
-    queue had it, or its holder crashed.
+    A node that granted our last attempt may leave the name to our ticket when that attempt is
+    released. That says nothing about the other nodes, so it is only counted. If another key is
+    gone, the name is free though nobody has woken us: a client without a queue had it, or its
+    holder crashed.
     """
     parsed = values(reply)
     if type(parsed) is Failure:

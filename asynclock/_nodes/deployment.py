@@ -38,7 +38,11 @@ def make_nodes(
     acks: Acks,
     prefix: str,
 ) -> list[Node]:
-    """Make one node, or at least three independent ones. Raises ConfigurationError."""
+    """Make one node, or at least three independent ones. Raises ConfigurationError.
+
+    A node is a server, a primary with replicas (`acks`), such a group behind Sentinels, or a
+    Cluster.
+    """
     if not addresses:
         raise ConfigurationError("connect() needs at least one node: a URL or a redis client")
     check_arguments(addresses)
@@ -63,7 +67,8 @@ def make_nodes(
 def naming(addresses: Sequence[object], prefix: str) -> tuple[str, int, str, str]:
     """Return the prefix of all keys, and the maximum number of leases per renewal command.
 
-    Also the keys of the fleet's record and of the witness, which a Cluster does not have.
+    Also returns the keys of the fleet's record and of the witness; both are "" on a Cluster. Raises
+    ConfigurationError.
     """
     if not any(map(is_cluster, addresses)):
         return prefix, MOST_LEASES, prefix + RECORD_KEY, prefix + WITNESS_KEY

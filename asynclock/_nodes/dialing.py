@@ -60,7 +60,10 @@ def _alternating(found: Sequence[Found]) -> list[Found]:
 
 
 async def first_to_answer(found: Sequence[Found]) -> tuple[socket.socket, float]:
-    """Return a socket, connected to the first address that answers, and the seconds it needed."""
+    """Return a socket, connected to the first address that answers, and the seconds it needed.
+
+    Raises OSError.
+    """
     left, trying = deque(found), Background()
     tries: dict[asyncio.Task[socket.socket | OSError], float] = {}
     winner, began = None, 0.0

@@ -217,7 +217,10 @@ class Endpoint:
             self._found = await look_up(self.host, self.port)
 
     async def open(self, make: Callable[[], L]) -> L:
-        """Open a connection with the protocol that `make` makes. Raises OSError."""
+        """Open a connection with the protocol that `make` makes, after `look_up`. Raises OSError.
+
+        If this is cancelled, the socket is closed.
+        """
         loop = asyncio.get_running_loop()
         self.phase = CONNECT
         if self._own is not None:
@@ -291,7 +294,10 @@ def _check_name(connection: Any) -> None:
 
 
 class Seeds:
-    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`."""
+    """A URL with several hosts: `scheme+kind://login@host:port,host:port/path?query`.
+
+    Raises ConfigurationError for a URL of another form.
+    """
 
     def __init__(self, url: str, *, port: int) -> None:
         self.shown = redacted(url)

@@ -194,8 +194,8 @@ def _no_hello(answer: Failure) -> bool:
 async def _hung_up(answer: Failure, link: Link, endpoint: Endpoint) -> Failure:
     """Return why the connection was closed instead of a reply to HELLO.
 
-    Only a proxy such as twemproxy answers PING on the next connection and closes that at HELLO
-    again.
+    A server that goes down closes it, too, and so does a port that wants TLS. Only a proxy such as
+    twemproxy answers PING on the next connection and closes that one at HELLO again.
     """
     with contextlib.suppress(OSError):
         other = await endpoint.open(lambda: Link(link.listener, link.timeout))

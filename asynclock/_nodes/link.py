@@ -390,7 +390,8 @@ class Patience:
     """Calls `over` after `seconds` in which our loop ran; see `cancel`.
 
     The limit is checked several times, and a check that is later than the whole time between two
-    does not count: the answer may be in the socket by then, or our next step was never sent.
+    does not count: the answer may be in the socket by then, or our next step was never sent. `over`
+    is called after at most LATE_TIMER_FACTOR limits' worth of checks, also if all are late.
     """
 
     __slots__ = ("_counted", "_due", "_left", "_over", "_pause", "_timer")
@@ -424,7 +425,10 @@ Entry = tuple[Sink, int, float, Command]
 
 
 class Undoing:
-    """The releases and leaves without a reply, by owner: a search per reply takes seconds."""
+    """The releases and leaves without a reply, by owner.
+
+    To search thousands of commands for each of thousands of replies would block the loop.
+    """
 
     __slots__ = ("_by_owner", "_newest")
 
@@ -433,7 +437,11 @@ class Undoing:
         self._newest: Entry | None = None
 
     def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
-        """Return what undoes `command`, which was rejected; `in_flight` are those behind it."""
+        """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
+
+        A command that carries the script's source was sent again before. It isn't returned, or the
+        number of such commands would double with each acquire.
+        """
         new = list(takewhile(lambda entry: entry is not self._newest, reversed(in_flight)))
         for *_, one in reversed(new):
             for part in () if one.sourced else one.parts:
@@ -450,7 +458,10 @@ class Undoing:
 
 
 class ErrorReplies:
-    """The errors among the replies that have arrived together on one link."""
+    """The errors among the replies that have arrived together on one link.
+
+    What they send again is no new write: `Link.send` sends it, whatever the class of the link.
+    """
 
     __slots__ = ("_in_flight", "_link", "_undoing")
 

@@ -93,7 +93,10 @@ class Multiplexer:
             node.on_state = self._note_change
 
     def ready(self) -> None:
-        """Connect on the first call. Raises ConfigurationError if no request can succeed."""
+        """Begin to connect on the first call. Called before each request.
+
+        Raises ConfigurationError if this set of nodes can't work, or belongs to another event loop.
+        """
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             self._start(loop)
@@ -115,7 +118,10 @@ class Multiplexer:
             self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
 
     async def finish(self, undoing: Collection[asyncio.Task[Any]] = ()) -> None:
-        """Wait a bounded time until the nodes have executed all releases; end all connections."""
+        """Wait until the nodes have executed all releases, then end all connections.
+
+        Waits at most two node timeouts for the replies, and one more for a blocked connection.
+        """
         patience = 2 * max(node.settings.node_timeout for node in self.nodes)
         try:
             with contextlib.suppress(TimeoutError):
@@ -198,8 +204,9 @@ class Multiplexer:
     def not_after(self, until: float) -> int:
         """Return the node time in µs after which a node must not execute a request.
 
-        `until` is when we stop waiting. The fastest clock counts. 0 while fewer than a quorum of
-        clocks are known: then each node limits the request by its own clock (`give_up_at`).
+        `until` is when we stop waiting for the reply. The clock that is most ahead counts, so that
+        no node rejects the request too early. The result is 0 while fewer than a quorum of clocks
+        are known: then each node limits the request by its own clock (`give_up_at`).
         """
         return int((until + NOT_AFTER_GRACE + self._ahead) * 1_000_000) if self._ahead else 0
 
@@ -434,7 +441,10 @@ class SetGuard:
             self._again = None
 
     def _unsure(self, record: NodeSet) -> dict[Node, float]:
-        """Return the nodes that the record may know by other names: how long each has no vote."""
+        """Return the nodes that the record may know by other names.
+
+        With each: for how many seconds it need not be compared, because it has no vote.
+        """
         now = _clock.now()
         strangers = [n for n in self._nameless if n.address not in record.nodes + record.other]
         waits = {node: node.votes_from - node.settings.node_timeout - now for node in strangers}

@@ -141,7 +141,10 @@ WITHOUT = {
 
 
 class NodeLog:
-    """Logs a WARNING when a node goes down or is quarantined, and an INFO when it votes again."""
+    """Logs a WARNING when a node goes down or is quarantined, and an INFO when it votes again.
+
+    Further causes and attempts of a node that is down already are logged as DEBUG.
+    """
 
     __slots__ = ("_address", "_away", "_lack", "_lack_told", "_observers", "_timer", "_trust")
 
@@ -226,7 +229,10 @@ FIRST_REPLICA_RECHECK, LONGEST_REPLICA_RECHECK = 0.1, 2.0
 
 
 async def watch(node: Node, link: Link, poll: Callable[[], None]) -> None:
-    """Watch the link until it is closed; read an idle node's clock, and `poll` if it can't push."""
+    """Watch the link until it is closed: read an idle node's clock, close a stalled link.
+
+    If the node sends no pushes, `poll` is called every third of `max_ttl`.
+    """
     patience = max(1.0, HALF_OPEN * node.settings.node_timeout)
     idle = node.settings.max_ttl / 3
     asked, polled = 0.0, _clock.now()
@@ -258,6 +264,7 @@ async def leave_replica(node: Node, link: Link, times: int) -> None:
 # A release or a leave may be lost with a connection. Also, the server may execute an acquire from
 # the old connection after a release from the new one. Both are idempotent, so a doubtful one is
 # kept and resent when the node is back, until the node has answered and no late acquire can follow.
+# An owner (or ticket) has one entry, and none if its requests never went to the node.
 
 
 RETRY_MARGIN = 0.1
@@ -418,7 +425,10 @@ Waiting = tuple[Command, Sink, int]
 
 
 class ConnectBacklog:
-    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds."""
+    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds.
+
+    Time in which our own process stood does not count.
+    """
 
     __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")
 

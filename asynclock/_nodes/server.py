@@ -357,7 +357,10 @@ class ServerNode(Node):
         self._look(FLUSHED)
 
     def tell_record(self, newest: Kept, name: str) -> None:
-        """Tell the node the record and its name, and read it: our own change is not pushed."""
+        """Tell the node the newest record and its name, and read again what the node keeps.
+
+        Our own change causes no push to us, and ends the request for the next push.
+        """
         if self._link is not None:
             self._link.send(telling_record(self.settings.record_key, newest, name), NOBODY, 0)
             self._read_record(self._link)

@@ -168,7 +168,7 @@ class Entered(list[L]):
         """Remove and return the lease that the calling task leaves: the last one that it entered.
 
         A single lease is returned to any task: a fixture may be left in another one than it was
-        entered in.
+        entered in. Raises RuntimeError if there is no lease, or if all of several belong to others.
         """
         if len(self) == 1:
             return self.pop()

@@ -248,7 +248,10 @@ def _to_the_end(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, A
 
 
 async def _release(leases: Sequence[Lease]) -> bool:
-    """Release all, the last one first, before any wait; return whether all were held until now."""
+    """Release all leases, the last one first; return whether all were held until now.
+
+    All requests are sent before this waits, so a cancellation only ends the wait for the replies.
+    """
     ours: list[bool] = []
     await together([lease._release(wait=True) for lease in reversed(leases)], ours)
     return all(ours)
@@ -266,7 +269,10 @@ class Try(Acquire):
 
 
 async def obtain(calls: Calls) -> list[Lease]:
-    """Make one call after the other; a failure or a cancellation gives back what they got."""
+    """Make one call after the other; a failure or a cancellation gives back what they got.
+
+    The releases are not awaited, because the caller's timeout may have ended.
+    """
     with _all_or_none() as leases:
         for call in calls:
             leases.append(await call())
@@ -284,7 +290,10 @@ async def obtain_at_once(calls: Sequence[Try]) -> list[Lease] | None:
 
 
 async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls) -> list[Lease]:
-    """Make the calls as `obtain` does, while the lease of `gate` keeps other callers out."""
+    """Make the calls as `obtain` does, while the lease of `gate` keeps other callers out.
+
+    If that lease is lost, all begins again.
+    """
     while True:
         try:
             with _all_or_none() as leases:

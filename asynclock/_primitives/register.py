@@ -287,10 +287,11 @@ class Register:
     ) -> str | None:
         """Change the value by `step` and return the new value.
 
-        `step` is called again after a lost round, and must recognize its own change. Raises
-        QuorumUnavailableError at the deadline (None: after the longest quarantine); the nodes have
-        at least two node timeouts. With `rewrite`, a value that not all nodes have is written to
-        all.
+        `step` is called again after a lost round, which may have taken effect all the same, so it
+        must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
+        the longest quarantine) if too few nodes answer, or if other changes got in the way each
+        time. The nodes have at least two node timeouts. With `rewrite`, a value that not all nodes
+        have is written to all. If this is cancelled, the change may have been made or not.
         """
         patience = _Patience(self._engine, self.name, deadline)
         return await self._change(step, patience, rewrite=rewrite)
@@ -359,8 +360,8 @@ class Register:
     ) -> T | None:
         """Wait until `ready` returns something other than None for the value, and return that.
 
-        Returns None at the deadline, or after `longest` seconds. The call may have begun at
-        `since`.
+        Returns None at the deadline, or after `longest` seconds. Raises the same errors as
+        `change`. `since` is the start of a call whose change the nodes have answered already.
         """
         patience = _Patience(self._engine, self.name, deadline, since)
         lookout = Lookout(self._engine, (self.key,))
@@ -475,7 +476,11 @@ class _Patience:
         await asyncio.sleep(seconds)
 
     async def pause(self, round_: Round) -> None:
-        """Wait before asking again. Raises an error if that would be in vain."""
+        """Wait before asking again.
+
+        Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
+        never end.
+        """
         if round_.hopeless:
             raise refusals.hopeless(round_)
         left = self._until - _clock.now()

@@ -80,7 +80,10 @@ def _check_async(function: Callable[..., object], what: str, *, wanted: bool) ->
 
 
 def fill_in(template: str, values: Mapping[str, object]) -> str:
-    """Return `template`, filled in with `values`; their texts must be the same in all processes."""
+    """Return `template`, filled in with `values`.
+
+    Raises ConfigurationError if the text of a value differs from process to process.
+    """
     name = template.format_map(values)
     if _ADDRESS.search(name) or "{" in name:
         _Check(template).vformat(template, (), values)
@@ -173,7 +176,10 @@ def _fields(template: str, shown: str) -> list[str]:
 
 
 def check_name(name: object, others: str = "") -> None:
-    """Raise ConfigurationError unless `name` names a lock, or is one of the `others`."""
+    """Raise ConfigurationError unless `name` is a template or a plain function of the request.
+
+    `others` says what else the caller accepts.
+    """
     if isinstance(name, str):
         variables_of(name)
     elif not callable(name) or any(map(inspect.iscoroutinefunction, (name, name.__call__))):

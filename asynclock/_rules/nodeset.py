@@ -1,9 +1,11 @@
 """The record of a fleet's set of nodes, which the nodes keep, and the steps that change it.
 
 Rules of this file:
-- A step leads to a set that differs by one node (`apart`): while it is open, both sets may be used.
+- A step leads to a set that differs by one node (`apart`). While it is open, both sets may be used:
+  majorities of the two share a node, so clients of both sets exclude each other.
 - A step is closed before the next one begins: clients of one of its two sets are refused, and all
   of their leases end. tests/model/nodeset.hpp shows two holders for each shortcut.
+- Nodes are named by what the record calls them. Clients may reach a node by another address.
 Reasons: docs/decisions/0025.
 """
 

@@ -21,7 +21,10 @@ EXPIRY_SPREAD = 0.02
 
 
 def free_in(remaining: Sequence[float | None], needed: int) -> float | None:
-    """Return the seconds until `needed` of these refusing nodes are free, None if unknown."""
+    """Return the seconds until `needed` refusing nodes are free without renewal, None if unknown.
+
+    `remaining` has the seconds that the holder has left on each refusing node.
+    """
     known = sorted(one for one in remaining if one is not None)
     return known[needed - 1] if 0 < needed <= len(known) else None
 
@@ -39,7 +42,10 @@ server whose table of tracked keys is full sends them for keys that have not cha
 
 
 def without_push(attempt: int, remaining: float | None, random: float, *, rank: int = 0) -> float:
-    """Return the pause after refusal `attempt` (from 0) if no push comes, behind `rank` others."""
+    """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes.
+
+    `rank` is the number of waiters that go first: the more there are, the longer it is.
+    """
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 1.6 ** min(attempt, 16)) * (0.5 + random) * (1 + rank)
     if remaining is None:
         return pause
@@ -49,7 +55,8 @@ def without_push(attempt: int, remaining: float | None, random: float, *, rank: 
 class Spread:
     """The width in seconds over which rivals for one quorum draw their next attempt.
 
-    A split vote doubles the width and a win shortens it, as in Ethernet and Raft.
+    A split vote doubles the width and a win shortens it, as in Ethernet and Raft. So the width
+    settles near (number of rivals) x (duration of an attempt), though neither number is known.
     """
 
     __slots__ = ("width",)
@@ -125,7 +132,8 @@ class Pace:
         """Note that all permits are taken, or that others share the name.
 
         Which holder a look finds says nothing here. What counts is the time for which each look has
-        found the name taken; it begins anew after a pause of more than twice as long.
+        found the name taken; it begins anew after a pause of more than twice as long. A caller that
+        follows `retry_after` pauses for a little more than once as long.
         """
         pause = now - self._looked
         if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):
@@ -180,7 +188,8 @@ class Paces(dict[Hashable, Pace]):
 def age(left: float | None, ttl: float) -> float:
     """Return how long a lease with `left` seconds has been held at least, if its ttl is `ttl`.
 
-    One that is renewed has about two thirds of its ttl left. With less, nothing is known.
+    A lease that is renewed has about two thirds of its ttl left at least. With less, its ttl is
+    another one, and nothing is known.
     """
     old = 0.0 if left is None else max(0.0, ttl - left)
     return old if old < ttl / 2 else 0.0
@@ -188,8 +197,9 @@ def age(left: float | None, ttl: float) -> float:
 
 # ---- Decides when a call that nobody made wait may give up: somebody else must have the name -----
 # Somebody has it if a quorum of the nodes names one owner, or if a node still names an owner for
-# whom it is too late to give the name back: each attempt has an owner of its own. A ticket that
-# goes first is no reason to give up: its waiter may give up for ours (docs/decisions/0031).
+# whom it is too late to give the name back: each attempt has an owner of its own, and gives back
+# what it got as soon as it is lost. A ticket that goes first is no reason to give up: its waiter
+# may give up for ours at the same moment (docs/decisions/0031; tests/model: B17).
 
 
 SETTLING = 4.0
@@ -211,7 +221,10 @@ class Owners:
         """When each of the owners was first named."""
 
     def has_one(self, named: Sequence[str], asked: float, now: float) -> bool:
-        """Note a refusal, and return whether one of the owners that nodes named has the name."""
+        """Note a refusal, and return whether one of the owners that nodes named has the name.
+
+        The nodes were asked at `asked`, and have answered by `now`.
+        """
         return any(
             named.count(owner) >= self._quorum
             or asked - self._seen.setdefault(owner, now) >= self._steady

@@ -115,7 +115,8 @@ class Ballot:
 # ---- Which answers count when nodes are asked for a value that some of them may have forgotten ---
 # The answer of a node that holds a value always counts. The answer "nothing" counts if the node has
 # kept its memory for longer than values are kept, or since before the newest value on another node
-# was written. Any other node may have lost the value, until a change writes it there again.
+# was written: the writer of that value had asked a majority. Any other node may have lost the
+# value, until a change writes it there again.
 
 
 SLACK = 1_000_000
@@ -125,7 +126,8 @@ SLACK = 1_000_000
 def surely_empty(since: float, newest: int) -> bool:
     """Return whether a node that has forgotten nothing since `since` would know the newest value.
 
-    Both are in microseconds: `newest` is the number of a value, the time of its writing.
+    Both are in microseconds. `newest` is the number of the newest value that other nodes hold: the
+    time of its writing, or a little more.
     """
     return since + SLACK <= newest
 

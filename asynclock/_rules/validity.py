@@ -301,6 +301,8 @@ class Trust:
     def sample(self, node_time: float, sent: float, received: float) -> float:
         """Take in a reading of the node's clock; return the seconds by which it jumped, or 0.
 
+        The result is the jump, or up to two round trips more.
+
         The node read `node_time` between `sent` and `received`, so the difference (its clock - our
         clock) lies in an interval. The intervals of a steady clock overlap.
         """
@@ -358,7 +360,11 @@ def _ago(seconds: float) -> str:
 
 
 def low_median(offsets: list[float]) -> float:
-    """Return the clock offset that fences start from: half of the known nodes have it or more."""
+    """Return the clock offset that fences start from: half of the known nodes have it or more.
+
+    A floor above every counter lets all nodes give out the same fence at once, even after a node
+    has lost its counter. A wrong floor costs a round trip; fences rise in any case.
+    """
     return sorted(offsets)[(len(offsets) - 1) // 2]
 
 

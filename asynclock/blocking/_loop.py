@@ -41,12 +41,13 @@ _log = logging.getLogger("asynclock")
 class Bell(io.FileIO):
     """Wakes the thread that reads it.
 
-    A write lets go of the GIL first, so the reader goes on at once. After the release of a lock it
-    would wait for the GIL, which the loop keeps until its round ends: two more switches of threads.
+    A write lets go of the GIL first, so the reader goes on at once. If the loop released a lock
+    instead, the reader would wait for the GIL, which the loop keeps until its round ends: two more
+    switches of threads (docs/decisions/0045).
     """
 
     def __del__(self) -> None:
-        self.close()
+        self.close()  # the end of an open file object is a ResourceWarning
 
 
 class Call(Generic[T]):
@@ -61,7 +62,7 @@ class Call(Generic[T]):
     """Whether a task has the call; used only in the loop."""
     done = False
     bell: Bell | None = None
-    """Rings once this is done, and at other times: earlier calls of the thread had it, too."""
+    """Rings once this is done. A ring may also be left from an earlier call of the thread."""
     error: BaseException | None = None
     _value: T | None = None
     _task: asyncio.Task[Any] | None = None
@@ -233,6 +234,7 @@ class BackgroundLoop:
         self._started: Call[None] = Call(_import_anyio)
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self.callers = threading.local()
+        """Has the Caller of each thread that has called, as `caller`."""
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
@@ -329,7 +331,8 @@ class BackgroundLoop:
                 "only release and close can be called"
             )
         call = Call(work, undo, ends=ends)
-        # Not behind the call that this one interrupts, and not with its bell, for which it waits.
+        # This call must not wait behind the call that it interrupts, nor take the ring of that
+        # call's bell: the interrupted read would wait for ever.
         begin = self._spawn if inside else caller.calls.put
         call.bell = None if inside else caller.bell
         # An interruption may come between any two lines, and must leave neither call behind.
@@ -392,9 +395,10 @@ class BackgroundLoop:
         selector, seen = self._selector, 0
         while not self.over:
             if not calls and len(self._waiting) < 2 and seen != selector.rounds:
-                # The end of a call lets its thread run, which often has made the next one by now.
-                # Only once in a round: calls that wait for nothing would keep out what has come in.
-                # Not while other threads wait: their calls of one round make one command.
+                # The end of a call lets its thread run, which often has made its next call by now.
+                # Only once in a round: otherwise a thread whose calls wait for nothing would keep
+                # the loop from its sockets. Not while other threads wait: their calls of one round
+                # make one command.
                 seen = selector.rounds
                 selector.catch_up()
             try:

@@ -385,7 +385,11 @@ class RoutedCommand:
         self._answer(failure)
 
     def give_up(self) -> bool:
-        """Prepare for the owner's release; return whether this will never be executed."""
+        """Prepare for a release of the same owner, which this command must not follow.
+
+        Return whether this command was never executed and never will be: there is nothing to
+        release.
+        """
         self._released = True
         if not self._cluster.parked.drop(self):
             return False

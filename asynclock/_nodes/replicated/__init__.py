@@ -75,7 +75,9 @@ class PrimaryDialer:
 
         `known` is the same at each call for one primary. `mark` is another key for the mark.
         `replicas` is the number of replicas, if others know it better than the primary. `term`
-        rises with each failover. `window` is for how many seconds a look at the roster counts.
+        rises with each failover, so a primary that was replaced and came back has another one.
+        `window` is the number of seconds for which a look at the roster of a new term counts; it is
+        of no use from `max_ttl` on.
         """
         timeout = self.settings.node_timeout
         keys = self.settings.record_key, self.settings.witness_key
@@ -142,7 +144,8 @@ CONFIRMED: Final = 2 * POLL
 def poll_patience(node_timeout: float) -> float:
     """Return the seconds to wait for the other watchers once a majority has answered.
 
-    Two polls and the pause between them must end within CONFIRMED, whatever the node timeout.
+    With a frozen watcher each poll takes that long. Two polls and the pause between them must end
+    within CONFIRMED, whatever the node timeout.
     """
     return min(node_timeout, POLL) / 4
 
@@ -229,7 +232,10 @@ class WatchedNode(ServerNode):
             raise HandshakeError(Failure(self.doubt))
 
     def watched(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
-        """Return a handshake's results, with CONFIRMED as the lag. Raises HandshakeError."""
+        """Return a handshake's results, with CONFIRMED as the lag of other clients.
+
+        Raises HandshakeError, and closes the link, if the primary is no longer confirmed.
+        """
         try:
             self.require()
         except HandshakeError:
@@ -297,7 +303,8 @@ class Service:
     def from_url(cls, url: str) -> Service:
         """Read `redis+sentinel://user:password@host:port,host:port/service?db=0`.
 
-        The Sentinels' own login is `sentinel_username` and `sentinel_password`.
+        The Sentinels' own login is `sentinel_username` and `sentinel_password`. Raises
+        ConfigurationError.
         """
         seeds = Seeds(url, port=SENTINEL_PORT)
         user = seeds.query.pop("sentinel_username", "")

@@ -62,7 +62,9 @@ class Mark:
 async def leave_mark(link: Link, key: str, process: str, roster: str = "") -> Mark | None:
     """Make the mark name `process`. Return None if the server forbids it or has no memory left.
 
-    Without a `roster`, it closes the one that it finds. Raises HandshakeError for no usable reply.
+    `roster` begins a new term's roster; a client without one closes the roster that it finds.
+    Raises HandshakeError if the server doesn't answer, is still loading its data, or names another
+    server of its Cluster.
     """
     words = ("mark", process, MARK_RETENTION_MS, roster)
     reply = _read(await link.ask(Command(OWN_KEYS, (key,), words)))
