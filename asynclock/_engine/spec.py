@@ -1,4 +1,6 @@
-"""The protocol of our scripts: how a name is locked, the owner ids, the commands and the replies.
+"""The protocol of our scripts: how a name is locked, the owner ids, the commands, the replies.
+
+Also: what follows where nodes fail to reply (`Vote`).
 
 A primitive has no loop and no connection. It names keys and a script that understands the
 operations listed in lock.lua. The engine does everything else, in the same way for all.

@@ -159,7 +159,10 @@ class NodeLog:
         self._lack_told = -inf
 
     def answered(self, error: Failure | None) -> None:
-        """Log an error in place of a vote, and its end, at most every QUIET seconds."""
+        """Log an error in place of a vote, and its end, at most every QUIET seconds.
+
+        A server at its limit of memory may refuse every other request.
+        """
         now = _clock.now()
         if error is None:
             if self._lack:

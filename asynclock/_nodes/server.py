@@ -345,7 +345,10 @@ class ServerNode(Node):
             self.on_clock(clock, sent, _clock.now())
 
     def read_record(self) -> None:
-        """Read what the node keeps of the fleet's record; older replies of the node don't count."""
+        """Read what the node keeps of the fleet's record; older replies of the node don't count.
+
+        Replies come in order, so the record is known before any reply to a later request.
+        """
         if self._link is not None and self.settings.record_key:
             self.trust.doubt(_clock.now())
             self._read_record(self._link)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from asynclock._rules.validity import Facts, Look, Looks, Roster, Trust, quarantine
+from asynclock._rules.heirs import Look, Looks, Roster
+from asynclock._rules.validity import Facts, Trust, quarantine
 
 LAG = 2.0
 BOTH = frozenset({"a:1", "b:2"})

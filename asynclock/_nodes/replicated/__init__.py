@@ -20,8 +20,9 @@ from urllib.parse import quote
 
 from ... import _clock
 from ..._process import Background
+from ..._rules.heirs import Roster
 from ..._rules.quorum import majority
-from ..._rules.validity import Facts, Roster
+from ..._rules.validity import Facts
 from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds

@@ -17,8 +17,9 @@ from typing import Any, Final, Literal
 
 from ... import _clock
 from ..._keys import MARKER, PRIMARY
+from ..._rules.heirs import Look, Looks, Roster
 from ..._rules.quorum import majority
-from ..._rules.validity import Facts, Look, Looks, Roster
+from ..._rules.validity import Facts
 from ...errors import ConfigurationError
 from ..handshake import OWN_KEYS, HandshakeError
 from ..link import Link, LinkListener
