@@ -79,9 +79,10 @@ class Engine(Context):
     # a lease ends
 
     def end_lease(self, grant: Grant, now: float, on_loss: Callable[[str], None]) -> Release | None:
-        """End the lease that has `grant`; return the release, which may tell a loss to `on_loss`.
+        """End the lease that has `grant`; return the release that was sent.
 
-        None if the next waiter took the grant over, or if the lease had run out: then it was lost.
+        Its replies may still show a loss, which is then told to `on_loss`. Returns None if the next
+        waiter took the grant over, or if the lease had run out: then it was lost.
         """
         if now >= grant.valid_until:
             self.mark_lost(grant, UNNOTICED)

@@ -176,9 +176,10 @@ async def inspect(
     *,
     arm: bool = False,
 ) -> Inspection:
-    """Ask every node about one name, and `queues` (default: that of `spec`) for those who wait.
+    """Ask every node about one name; takes at most one node timeout.
 
-    With `arm`, the nodes also push later changes of the owner and of its message.
+    `queues` are the questions for the waiters, by default that for the queue of `spec`. With `arm`,
+    the nodes also push later changes of the owner and of its message.
     """
     if queues is None:
         queues = (question(spec.queue),) if spec.queue else ()
@@ -195,7 +196,10 @@ async def inspect(
 async def inspect_parts(
     context: Context, kind: str, specs: Sequence[LockSpec], queues: Sequence[Command] = ()
 ) -> Inspection:
-    """Ask every node about all parts of a name; all share `queues`, or each has its own."""
+    """Ask every node about all parts of a name at the same time.
+
+    `queues` are the questions for the queues that all parts share; without them each has its own.
+    """
     own = () if queues else None
     asked = (inspect(context, spec, kind, own) for spec in specs)
     parts, waiting = await asyncio.gather(asyncio.gather(*asked), _waiters(context, queues))
@@ -307,7 +311,10 @@ class Lookout:
         return self.listening
 
     async def wait(self, left: float | None = None, *, most: float = inf) -> None:
-        """Wait for the next look, at most `most` seconds; the keys end after `left`, if known."""
+        """Wait until it is time for the next look, at most `most` seconds.
+
+        `left` is the number of seconds after which the keys change by themselves (None: unknown).
+        """
         random = self._context.random()
         if self.listening:
             pause = pacing.until_expiry(left, random)

@@ -256,7 +256,10 @@ async def watch(node: Node, link: Link, poll: Callable[[], None]) -> None:
 
 
 async def leave_replica(node: Node, link: Link, times: int) -> None:
-    """Close the link to a server that was a replica `times` times in a row, after a pause."""
+    """Close the link to a replica after a pause; the next handshake asks for its role again.
+
+    `times` is the number of connections in a row on which the server was a replica.
+    """
     longest = min(FIRST_REPLICA_RECHECK * 2.0 ** (min(times, 16) - 1), LONGEST_REPLICA_RECHECK)
     await asyncio.sleep(longest * (1 + node.random()) / 2)
     link.close("it was a replica")

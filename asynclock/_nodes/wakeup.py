@@ -33,7 +33,11 @@ class Wakeups:
         """Called with each key that `wake` is called with."""
 
     def watch(self, keys: tuple[str, ...], *, ticket: str | None = None) -> Watch:
-        """Start to watch `keys`, and the key `ticket`, whose change wakes this watch at once."""
+        """Start to watch `keys`; call `close` when done.
+
+        `ticket` is another key, which wakes this watch alone: changes on a quorum wake it at
+        once. A change of `keys` wakes it a moment later, to let a push for the ticket come first.
+        """
         if ticket is not None:
             keys = (ticket, *keys)
         watch = Watch(self, keys, self._size, self._quorum, ticket)
@@ -42,7 +46,10 @@ class Wakeups:
         return watch
 
     def wake(self, key: str | None, node: int | None = None) -> None:
-        """Report that `key` (None, "": any) changed on `node`, or by our own request (None)."""
+        """Report that `key` changed on `node`, or on all nodes by our own request (None).
+
+        If `key` is None or "", all keys may have changed (see `Node.on_wake`).
+        """
         self.on_change(key)
         if not key:
             for watches in list(self.watched.values()):

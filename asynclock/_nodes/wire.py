@@ -368,7 +368,10 @@ _MISTAKES = {
 
 
 def failure(error: Exception, *, in_cluster: bool = False) -> Failure:
-    """Turn a server's error reply into a Failure; redirects are followed `in_cluster`."""
+    """Turn a server's error reply into a Failure.
+
+    `in_cluster`: whether the server is one of a Cluster, whose redirects are followed.
+    """
     text = _AROUND.sub("", str(error))
     if text.startswith("ERR unknown command"):  # servers repeat the arguments: keys, passwords
         text = text.partition(", with args")[0]

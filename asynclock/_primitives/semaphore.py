@@ -113,7 +113,10 @@ class Semaphore(Lockable):
         return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
 
     def _slots(self) -> Iterator[LockSpec]:
-        """Yield the slots that this process doesn't hold (or all), beginning with a random one."""
+        """Yield the slots that this process doesn't hold, or all if it holds all.
+
+        They begin with a random one: rivals that start apart seldom collide.
+        """
         queue = self._engine.queues.get(self._spec.queue_key or "")
         free: Sequence[int] = range(self.permits)
         if queue is not None and queue.grants and not queue.full:

@@ -190,7 +190,10 @@ def check_name(name: object, others: str = "") -> None:
 
 
 def name_of_route(template: str, variables: Mapping[str, object]) -> str:
-    """Return a template filled in with the variables of a route. Raises ConfigurationError."""
+    """Return a template, filled in with the variables of a route.
+
+    Raises ConfigurationError if a variable is missing, or its text differs between processes.
+    """
     try:
         return fill_in(template, variables)
     except KeyError as missing:
@@ -206,7 +209,10 @@ def variables_of(template: str) -> frozenset[str]:
 
 
 def check_route(template: str, variables: Collection[str], route: str, others: str = "") -> None:
-    """Raise ConfigurationError if the path of `route` lacks a variable of the template."""
+    """Raise ConfigurationError if the path of `route` lacks a variable of the template.
+
+    `others` says how else the lock can be named, beside a function of the request.
+    """
     for missing in sorted(variables_of(template) - set(variables)):
         text = f"{route}: {_missing(template, repr(missing), variables)}{others}"
         raise ConfigurationError(text)

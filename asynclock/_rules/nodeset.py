@@ -112,7 +112,10 @@ class NodeSet:
         return self.phase != SETTLED and name in set(self.nodes) ^ set(self.other)
 
     def begin(self, target: Names) -> NodeSet:
-        """Open the step to `target`, or a step that is closing again. Raises ConfigurationError."""
+        """Open the step to `target`. A step that is open already stays as it is.
+
+        A step that is closing opens again. Raises ConfigurationError.
+        """
         under_way = self.phase != SETTLED and set(target) == set(self.other)
         if self.phase == OPEN and under_way:
             return self

@@ -83,7 +83,10 @@ def _address(server: Sequence[Any], asked: Address) -> Address:
 
 
 def read_redirect(cause: str, asked: str) -> Address | None:
-    """Return the address in `MOVED 3999 host:port` or ASK; without a host, that of `asked`."""
+    """Return the address in `MOVED 3999 host:port` or `ASK 3999 host:port`; None without one.
+
+    Without a host, the redirect is to another port of the server at `asked`.
+    """
     words = cause.split()
     if len(words) < 3:
         return None
