@@ -530,7 +530,10 @@ class Ticket:
 
 
 class WakesNext:
-    """Wakes the waiters that a node names: it sends no push for changes by our own connection."""
+    """Wakes the waiters of this process that a node's reply to our request names.
+
+    The node sends no push for changes by our own connection.
+    """
 
     __slots__ = ("_ours", "_spec", "_wakeups")
 

@@ -314,7 +314,10 @@ class Multiplexer:
 
 
 def barred(size: int, quorum: int, votes_from: Iterable[float], now: float) -> float:
-    """Return the seconds until the guards let `quorum` of `size` nodes vote; 0 if they do now."""
+    """Return the seconds until the guards let `quorum` of `size` nodes vote; 0 if they do now.
+
+    `votes_from` has the moments of the nodes that a guard keeps from voting, 0 for any others.
+    """
     left = sorted((max(0.0, moment - now) for moment in votes_from), reverse=True)
     spare = size - quorum
     return left[spare] if len(left) > spare else 0.0

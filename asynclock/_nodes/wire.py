@@ -117,7 +117,10 @@ class Command:
         return self
 
     def again(self) -> Command:
-        """Return the release to send again later, with its owner alone: others may wait by then."""
+        """Return the release to send again later, with its owner alone.
+
+        By then its ticket may have left, and the process that kept the name no longer asks for it.
+        """
         alone = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
         if self.script is None or alone:
             return self

@@ -181,7 +181,7 @@ class ReadWriteLock(_settings.Answering):
         return writer
 
     async def _pass(self, timeout: float | None) -> Lease:
-        """Return the lease on the gate; raise an error at once if another reader has it."""
+        """Return the gate's lease. Raises NotAcquiredError at once if another reader has it."""
         options = LeaseOptions(self._options.ttl)
         try:
             return await Acquire(self._engine, self._gate, options, timeout, once=True)

@@ -407,7 +407,10 @@ class AckedLink(Link):
         return None
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply to WAIT (0) or INFO (1): a lost replica counts, as it may return."""
+        """Take the reply to a WAIT (0) or to INFO (1), which has the number of replicas.
+
+        That number never falls, as a lost one may return as the primary.
+        """
         if index == 0:
             self.settle(reply)
         else:
