@@ -16,6 +16,7 @@ import os
 import selectors
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
@@ -233,8 +234,9 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._started: Call[None] = Call(_import_anyio)
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
-        self.callers = threading.local()
+        self._callers = threading.local()
         """Has the Caller of each thread that has called, as `caller`."""
+        self._bells = weakref.WeakSet[Bell]()
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
@@ -321,7 +323,7 @@ class BackgroundLoop:
         """
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing
             self._refuse_here(ends=ends)
-        caller: Caller | None = getattr(self.callers, "caller", None)
+        caller: Caller | None = getattr(self._callers, "caller", None)
         if caller is None:
             caller = self._new_caller()
         inside = caller.calling
@@ -371,7 +373,9 @@ class BackgroundLoop:
         caller = Caller(self.soon)
         served = partial(self._serve_caller, caller.calls)
         self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
-        self.callers.caller = caller
+        if caller.bell is not None:
+            self._bells.add(caller.bell)
+        self._callers.caller = caller
         return caller
 
     def _begin(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
@@ -451,6 +455,26 @@ class BackgroundLoop:
                 EXIT_LIMIT,
             )
 
+    def forked(self) -> None:
+        """In a forked child: close the parent's bells, and end the call that a handler interrupts.
+
+        The parent's threads wait for the rings of their bells. A read of this thread goes on with
+        the number of its bell, so another bell gets that number.
+        """
+        self.over = True
+        caller: Caller | None = getattr(self._callers, "caller", None)
+        ours = None if caller is None else caller.bell
+        for bell in self._bells:
+            if bell is not ours:
+                bell.close()
+        if ours is not None:
+            fresh = os.eventfd(0)
+            os.dup2(fresh, ours.fileno(), inheritable=False)
+            os.close(fresh)
+        for call in self._waiting:
+            if call.bell in (None, ours):
+                call.end(None, ConfigurationError("its answer goes to the parent of this process"))
+
 
 def _ended() -> ConfigurationError:
     return ConfigurationError(
@@ -502,13 +526,10 @@ def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
     global current, _guard
     _guard = threading.RLock()
-    if current is not None:
-        current.over = True
-        caller = getattr(current.callers, "caller", None)
-        if caller is not None and caller.bell is not None:
-            caller.bell.close()  # the thread of the parent waits for its rings
-    _inherited.append(current)
-    current = None
+    inherited, current = current, None
+    _inherited.append(inherited)
+    if inherited is not None:
+        inherited.forked()
 
 
 # A fork waits while a loop is being started: otherwise the child would inherit unfinished imports.

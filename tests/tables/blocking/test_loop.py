@@ -346,7 +346,7 @@ def test_the_next_call_begins_in_the_same_round_once(background: _loop.Backgroun
             background.soon(calls.put, _loop.Call(work))
 
     background.call(nothing)
-    calls = background.callers.caller.calls
+    calls = background._callers.caller.calls
     background.call(work)
     until(lambda: len(rounds) == 8)
     assert max(map(rounds.count, rounds)) == 2
