@@ -329,7 +329,7 @@ def test_a_route_that_ignores_keys_gives_no_lease_of_one() -> None:
         return lease is None
 
     app.post("/pay")(pay)
-    with pytest.raises(ConfigurationError, match="route /pay .*=idempotent"), TestClient(app):
+    with pytest.raises(ConfigurationError, match=r"route /pay .*=idempotent"), TestClient(app):
         pass
     app = with_locks("fastapi")
     app.post("/dry-pay")(pay)  # on purpose: the same function answers once elsewhere
