@@ -14,9 +14,7 @@ import io
 import logging
 import os
 import selectors
-import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
@@ -33,26 +31,12 @@ Undo = Callable[[T], Coroutine[Any, Any, object]]
 
 EXIT_LIMIT = 5.0
 """Maximum seconds that the exit of the process, or an interrupted call, waits for the loop."""
-ONE = (1).to_bytes(8, sys.byteorder)
-"""What rings a bell; a read takes the sum of all rings."""
 
 _log = logging.getLogger("asynclock")
 
 
-class Bell(io.FileIO):
-    """Wakes the thread that reads it.
-
-    A write lets go of the GIL first, so the reader goes on at once. If the loop released a lock
-    instead, the reader would wait for the GIL, which the loop keeps until its round ends: two more
-    switches of threads (docs/decisions/0045).
-    """
-
-    def __del__(self) -> None:
-        self.close()  # the end of an open file object is a ResourceWarning
-
-
 class Call(Generic[T]):
-    """One call of a thread, which waits for the end with its bell, or else with a plain lock.
+    """One call of a thread, which waits for the end with a plain lock.
 
     A Future waits with a Condition. An exception of a signal handler can leave that locked, and
     then the loop stands still when it has the result. Or it leaves it unlocked, and RuntimeError
@@ -62,8 +46,6 @@ class Call(Generic[T]):
     begun = False
     """Whether a task has the call; used only in the loop."""
     done = False
-    bell: Bell | None = None
-    """Rings once this is done. A ring may also be left from an earlier call of the thread."""
     error: BaseException | None = None
     _value: T | None = None
     _task: asyncio.Task[Any] | None = None
@@ -104,8 +86,6 @@ class Call(Generic[T]):
         if not self.done:
             self._value, self.error, self.done = value, error, True
             self._lock.release()
-            if self.bell is not None:
-                self.bell.write(ONE)
 
     def abandon(self, tasks: Background) -> None:
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
@@ -125,11 +105,8 @@ class Call(Generic[T]):
 
     def result(self) -> T:
         """Wait for the end, and return the value or raise the error."""
-        while not self.done:
-            if self.bell is None:
-                self._lock.acquire()
-            else:
-                self.bell.read(len(ONE))
+        if not self.done:
+            self._lock.acquire()
         if self.error is not None:
             raise self.error
         return cast("T", self._value)
@@ -142,9 +119,6 @@ class Caller:
         self._soon = soon
         self._pid = os.getpid()
         self.calls = Calls()
-        self.bell: Bell | None = None
-        with contextlib.suppress(AttributeError, OSError):  # not Linux, or too many open files
-            self.bell = Bell(os.eventfd(0), "r+")
         self.calling = False
         """Whether the thread waits for a call."""
 
@@ -182,8 +156,6 @@ class _Selector(selectors.DefaultSelector):
         self.todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.asleep = False
         """Whether a thread must wake the loop. First it puts its work into `todo`."""
-        self.rounds = 0
-        """Number of rounds that the loop has begun."""
         self._looked = False
         # A pipe takes a quarter of the time of two sockets. A closed file object writes nowhere,
         # but the number of a closed file may be that of another one.
@@ -194,32 +166,27 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found: list[tuple[selectors.SelectorKey, int]] = []
-        self.rounds += 1
+        todo = self.todo
         if timeout == 0 and self._looked:
             # A loop that has work to do looks at the sockets in every second round only: nearly
             # always what it has read in the last one makes this round, and nothing new is there.
             self._looked = False
         else:
             self._looked = self.asleep = True
-            found = super().select(0 if self.todo else timeout)
+            found = super().select(0 if todo else timeout)
             self.asleep = False
             for one in found:
                 if one[0] is self._bell:
                     self._awake.read(4096)
                     found.remove(one)
                     break
-        self.catch_up()
-        return found
-
-    def catch_up(self) -> None:
-        """Do what threads have put into `todo`."""
-        todo = self.todo
         while todo:
             work, args = todo.popleft()
             try:
                 work(*args)
             except Exception:
                 _log.exception("the event loop of the blocking locks could not begin a call")
+        return found
 
     def close(self) -> None:
         super().close()
@@ -235,8 +202,6 @@ class BackgroundLoop:
         self._started: Call[None] = Call(_import_anyio)
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
-        """Has the Caller of each thread that has called, as `caller`."""
-        self._bells = weakref.WeakSet[Bell]()
         self.ends = False
         """Whether the process ends: the leases have been released, or that can't be done."""
         self.over = False
@@ -333,10 +298,8 @@ class BackgroundLoop:
                 "only release and close can be called"
             )
         call = Call(work, undo, ends=ends)
-        # This call must not wait behind the call that it interrupts, nor take the ring of that
-        # call's bell: the interrupted read would wait for ever.
+        # Not behind the call that this one interrupts.
         begin = self._spawn if inside else caller.calls.put
-        call.bell = None if inside else caller.bell
         # An interruption may come between any two lines, and must leave neither call behind.
         try:
             try:
@@ -373,8 +336,6 @@ class BackgroundLoop:
         caller = Caller(self.soon)
         served = partial(self._serve_caller, caller.calls)
         self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
-        if caller.bell is not None:
-            self._bells.add(caller.bell)
         self._callers.caller = caller
         return caller
 
@@ -396,15 +357,7 @@ class BackgroundLoop:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
         # a function that `run` got, or from the loss of a lease that such a function has entered.
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        selector, seen = self._selector, 0
         while not self.over:
-            if not calls and len(self._waiting) < 2 and seen != selector.rounds:
-                # The end of a call lets its thread run, which often has made its next call by now.
-                # Only once in a round: otherwise a thread whose calls wait for nothing would keep
-                # the loop from its sockets. Not while other threads wait: their calls of one round
-                # make one command.
-                seen = selector.rounds
-                selector.catch_up()
             try:
                 if (call := await calls.get()) is None:
                     return
@@ -454,26 +407,6 @@ class BackgroundLoop:
                 "block it?): leases that it could not release end with their ttl",
                 EXIT_LIMIT,
             )
-
-    def forked(self) -> None:
-        """In a forked child: close the parent's bells, and end the call that a handler interrupts.
-
-        The parent's threads wait for the rings of their bells. A read of this thread goes on with
-        the number of its bell, so another bell gets that number.
-        """
-        self.over = True
-        caller: Caller | None = getattr(self._callers, "caller", None)
-        ours = None if caller is None else caller.bell
-        for bell in self._bells:
-            if bell is not ours:
-                bell.close()
-        if ours is not None:
-            fresh = os.eventfd(0)
-            os.dup2(fresh, ours.fileno(), inheritable=False)
-            os.close(fresh)
-        for call in self._waiting:
-            if call.bell in (None, ours):
-                call.end(None, ConfigurationError("its answer goes to the parent of this process"))
 
 
 def _ended() -> ConfigurationError:
@@ -526,10 +459,8 @@ def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
     global current, _guard
     _guard = threading.RLock()
-    inherited, current = current, None
-    _inherited.append(inherited)
-    if inherited is not None:
-        inherited.forked()
+    _inherited.append(current)
+    current = None
 
 
 # A fork waits while a loop is being started: otherwise the child would inherit unfinished imports.

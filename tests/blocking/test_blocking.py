@@ -1,16 +1,13 @@
 """Locks for threads: the same exclusion, the same errors, the same end; no interruption."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +16,6 @@ from asynclock import blocking
 from asynclock.errors import ConfigurationError
 from asynclock.testing import lose
 from tests.blocking.conftest import SETTINGS, TTL
-from tests.blocking.threads import in_thread
 from tests.waiting import until_in_thread as until
 
 REQUEST: ContextVar[str] = ContextVar("request", default="none")
@@ -153,15 +149,6 @@ for _ in range(3):
 assert len(os.listdir("/dev/fd")) == before
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
-
-
-def test_a_thread_keeps_no_descriptor_and_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with blocking.connect("memory://") as locks:
-        before = set(Path("/dev/fd").iterdir())
-        in_thread(lambda: locks.lock("a").acquire().release())
-        until(lambda: set(Path("/dev/fd").iterdir()) <= before)
-        monkeypatch.setattr(os, "eventfd", Mock(side_effect=OSError), raising=False)
-        in_thread(lambda: locks.lock("a").acquire().release())
 
 
 def test_a_holder_publishes_a_message_and_hears_that_its_lock_is_wanted() -> None:

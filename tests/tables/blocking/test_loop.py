@@ -23,10 +23,6 @@ from tests.waiting import until_in_thread as until
 PATIENCE = 15.0
 
 
-async def nothing() -> str:
-    return "served"
-
-
 @pytest.fixture
 def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[_loop.BackgroundLoop]:
     """A loop that no other test needs."""
@@ -64,6 +60,9 @@ def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
     async def work() -> None:
         begun.append(1)
 
+    async def nothing() -> str:
+        return "served"
+
     def abandoned(*args: Any) -> Any:
         monkeypatch.undo()
         handle = soon(*args)
@@ -91,6 +90,9 @@ def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     background, begun, undone = _loop.background(), threading.Event(), []
+
+    async def nothing() -> None:
+        pass
 
     async def work() -> str:
         begun.set()
@@ -328,28 +330,15 @@ def test_a_call_that_comes_while_the_loop_works_begins_before_it_sleeps(
         begun.set()
         assert come.wait(PATIENCE)
 
+    async def nothing() -> str:
+        return "served"
+
     background.soon(lambda: asyncio.get_running_loop().call_soon(works))
     assert begun.wait(PATIENCE)
     call = started(lambda: background.call(nothing))
     until(lambda: len(background._todo) > 0)
     come.set()
     assert call.result(PATIENCE) == "served"
-
-
-def test_the_next_call_begins_in_the_same_round_once(background: _loop.BackgroundLoop) -> None:
-    """Calls that wait for nothing must not keep out what has come in."""
-    rounds: list[int] = []
-
-    async def work() -> None:
-        rounds.append(background._selector.rounds)
-        if len(rounds) < 8:
-            background.soon(calls.put, _loop.Call(work))
-
-    background.call(nothing)
-    calls = background._callers.caller.calls
-    background.call(work)
-    until(lambda: len(rounds) == 8)
-    assert max(map(rounds.count, rounds)) == 2
 
 
 def test_a_loop_that_sleeps_is_woken_once(
