@@ -83,7 +83,7 @@ async def main():
     server = LocalServer(binary=container_image())
     await server.start()
     print(server.folder, flush=True)
-    await asyncio.sleep(float(sys.argv[1]))
+    sys.stdin.read()
 
 asyncio.run(main())
 """
@@ -92,9 +92,9 @@ asyncio.run(main())
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_container_ends_with_the_process_that_started_it(image, killed):
     """The process doesn't wait for the container."""
-    command = [sys.executable, "-c", ORPHAN, "60" if killed else "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        assert parent.stdout
+    command, pipe = [sys.executable, "-c", ORPHAN], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as parent:
+        assert parent.stdout  # it ends once its stdin ends
         folder = Path(parent.stdout.readline().strip())
         assert containers(name=folder.parent.name)
         if killed:
