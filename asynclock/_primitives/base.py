@@ -217,7 +217,7 @@ class Acquirable(_settings.Answering, Generic[L]):
 
     async def _obtain(self, timeout: float | None, *, once: bool) -> L:
         """Do the work of such a call when it is awaited."""
-        raise NotImplementedError
+        raise NotImplementedError  # `Lockable` makes calls of its own, without this
 
     def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[L]:
         """Get the lease: `await` it, or enter it with `async with`.

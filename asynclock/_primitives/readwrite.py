@@ -1,4 +1,10 @@
-"""The read-write lock: many readers, or one writer; the changes of side (docs/decisions/0023)."""
+"""The read-write lock: any number of readers, or one writer; and the changes of side.
+
+An upgrade takes the write lock beside the reader's own entry, which a node then overlooks. Two
+readers that both upgrade would wait for each other, so an upgrade first needs a mutex of its own,
+the gate, and the second reader is refused there. A downgrade enters the reader beside the writer's
+own key, and then releases that key: at no moment is the name without either (docs/decisions/0023).
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ async def stored(on: Nodes, field: str = "value", node: int = 0, key: str = EVEN
 
 
 async def store(on: Nodes, node: int, ago: float = 0.0) -> None:
-    """Let a node alone have accepted that the event is set, so many seconds ago."""
+    """Let a node alone have accepted that the event is set, this many seconds ago."""
     number = int((on.nodes[node].wall() - ago) * 1e6)
     fields = ("promised", number, "by", "x", "accepted", number, "value", "set")
     await on.nodes[node].command("HSET", EVENT, *fields)

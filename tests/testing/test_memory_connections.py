@@ -111,7 +111,7 @@ async def test_what_was_sent_before_a_hang_up_is_executed_without_a_reply_or_a_p
 
 # ---- the way -------------------------------------------------------------------------------------
 class Late(Route):
-    """Each piece takes so many seconds, the last one of them all that follow."""
+    """Each piece takes its number of seconds, and all later ones take the last number."""
 
     def __init__(self, *delays: float) -> None:
         self.delays = list(delays)
