@@ -22,11 +22,11 @@ from typing import Any
 from .. import _clock
 from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer
-from .._nodes.wire import NOBODY, Command, Failure, Take, Word
+from .._nodes.wire import NOBODY, Command, Failure, Take
 from .._rules import validity
 from ..events import DROPPED, HELD_TOO_LONG, NO_LONGER, NOT_RENEWED, RAN_OUT, UNNOTICED
 from .grant import FOREVER, Grant
-from .spec import Granted, LockSpec, acquired, extended, ms
+from .spec import Granted, LockSpec, acquired, extended
 
 QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 LEASE_INHERITED = "it belongs to the process that forked this one"
@@ -134,10 +134,8 @@ class Renewals:
         until = validity.valid_until(sent, ttl)
         for grant in grants:
             grant.asked(until)
-        keys: list[str] = [key for grant in grants for key in grant.spec.keys]
-        owners = [grant.owner for grant in grants]
-        args: tuple[Word, ...] = ("extend", ms(ttl), self._retention, *owners)
-        command = Command(grants[0].spec.script, keys, args)
+        held = ((grant.spec, grant.owner) for grant in grants)
+        command = grants[0].spec.extend(held, ttl, self._retention)
         self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
         self._track(grants)
 

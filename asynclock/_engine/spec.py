@@ -168,6 +168,12 @@ class LockSpec:
         command.wakes = keys[1::2]
         return command
 
+    def extend(self, held: Iterable[tuple[LockSpec, str]], ttl: float, retention: int) -> Command:
+        """Build the command that extends leases: each is a spec of this script, and an owner."""
+        specs, owners = zip(*held, strict=True)
+        keys = [key for spec in specs for key in spec.keys]
+        return Command(self.script, keys, ("extend", ms(ttl), retention, *owners))
+
     def check(self, owner: str) -> Command:
         """Build the command that asks whether `owner` has the name."""
         return Command(self.script, self.keys, ("check", owner))

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from .. import _clock
 from .._process import Background
@@ -29,13 +29,6 @@ _log = logging.getLogger("asynclock.nodes")
 
 CLOCK_READING_AGE = 0.1
 """Seconds for which a reading of the nodes' clocks is accurate enough for floors."""
-
-
-class UnsentBatch(Protocol):
-    """A batch of releases and acquires, as far as the nodes need it."""
-
-    def send(self, *, now: bool) -> None:
-        """Send them; with `now`, write them and all commands that are queued."""
 
 
 class Multiplexer:
@@ -65,8 +58,8 @@ class Multiplexer:
         """Called with the seconds for which our own clock stood still."""
         self.stood_still: float = 0.0
         """The sum of these seconds."""
-        self.unsent: list[UnsentBatch] = []
-        """The releases and acquires of this tick that have not been sent, in order."""
+        self.unsent: list[Any] = []
+        """The batches of this tick that have not been sent, in order; outbox.py makes them."""
         self.undecided: int = 0
         """Number of batches that were sent and have no verdict yet."""
         self.singles: int = 0

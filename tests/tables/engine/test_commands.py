@@ -27,6 +27,7 @@ PHASED, EXEMPT = replace(SPEC, phased=True), replace(SPEC, exempt=("reader",))
         (EXEMPT.acquire("me", *LIMITS, (9, "t", 5)), ALL, [*ACQUIRE, 9, "t", 5, 0, "reader"]),
         (SPEC.restore("me", *LIMITS), ALL, [*ACQUIRE, 0, "me", 0, 1]),
         (SPEC.check("me"), OWN, ["check", "me"]),
+        (SPEC.extend([(SPEC, "me")] * 2, 2.5, 9), OWN * 2, ["extend", 2500, 9, "me", "me"]),
         (SPEC.inspect(), OWN, ["inspect"]),
         (SPEC.release("me", 3.0, 4.0, ("more",)), ALL[:3], ["release", "me", "more"]),
         (PHASED.release("me", 3.0, 4.0), ALL, ["release", "me"]),
