@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Self, cast
@@ -30,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 import asynclock
+from asynclock import Lease, LockManager
 
 from ..testing import LocalServer, local_servers
 from ._output import Status, console, say
@@ -40,8 +41,8 @@ from ._output import Status, console, say
 PAYMENT = 0.005
 """Seconds from the check that an order is free to its sale, in which a card is charged."""
 
-Guard = Callable[[int], AbstractAsyncContextManager[int]]
-"""Takes an order and returns a context with the fence for its sale (0: no fence)."""
+Guard = Callable[[int], AbstractAsyncContextManager[Lease | None]]
+"""Takes an order and returns what protects its sale: the lease of a lock, if it is one."""
 
 
 class Store:
@@ -75,11 +76,11 @@ class Store:
 
 async def buy(store: Store, act: int, order: int, buyer: str, guard: Guard) -> bool:
     """Check the order, pay, record the sale. Wrong unless `guard` admits one user at a time."""
-    async with guard(order) as fence:
+    async with guard(order) as lease:
         if store.sales(act, order):
             return False
         await asyncio.sleep(PAYMENT)
-        store.sell(act, order, buyer, fence)
+        store.sell(act, order, buyer, lease.fence if lease else 0)
         return True
 
 
@@ -94,30 +95,14 @@ ACQUIRE_TIMEOUT = 30.0
 """Maximum seconds that a user waits for the lock before giving up."""
 
 
-class Guards:
-    """Returns the protection of the orders in an act."""
-
-    def __init__(self, locks: asynclock.LockManager) -> None:
-        self._locks = locks
-        self._local: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def of_act(self, act: int) -> Guard:
-        """Return no lock, a lock per process, or a lock for all."""
-        return (self._nothing, self._in_process, self._distributed)[act - 1]
-
-    @asynccontextmanager
-    async def _nothing(self, _order: int) -> AsyncIterator[int]:
-        yield 0
-
-    @asynccontextmanager
-    async def _in_process(self, order: int) -> AsyncIterator[int]:
-        async with self._local[order]:
-            yield 0
-
-    @asynccontextmanager
-    async def _distributed(self, order: int) -> AsyncIterator[int]:
-        async with self._locks.lock(f"order:{order}", timeout=ACQUIRE_TIMEOUT) as lease:
-            yield lease.fence
+def guards(locks: LockManager) -> tuple[Guard, Guard, Guard]:
+    """Return the protection of the orders in each act: no lock, one per process, one for all."""
+    local: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+    return (
+        lambda _order: nullcontext(),
+        lambda order: local[order],
+        lambda order: locks.lock(f"order:{order}", timeout=ACQUIRE_TIMEOUT),
+    )
 
 
 async def user(store: Store, act: int, order: int, buyer: str, guard: Guard) -> bool:
@@ -138,13 +123,13 @@ async def serve(folder: Path, service: str, users: int, ttl: float, nodes: Seque
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     store = Store(folder / "store.sqlite")
     async with asynclock.connect(*nodes, ttl=ttl, max_ttl=ttl, label=service) as locks:
-        guards = Guards(locks)
+        protection = guards(locks)
         print(json.dumps({"ready": service}), flush=True)
         while line := await reader.readline():
             task = json.loads(line)
             act, order = task["act"], task["order"]
             await asyncio.sleep(max(0.0, task["at"] - time.monotonic()))
-            guard = guards.of_act(act)
+            guard = protection[act - 1]
             sold = await asyncio.gather(
                 *(user(store, act, order, f"{service}/{n}", guard) for n in range(users))
             )
@@ -376,21 +361,11 @@ def demo(
 
 async def _until_stopped(orders: int, out: Console) -> list[Act] | None:
     # asyncio.run turns Ctrl-C into a cancellation; SIGTERM must clean up in the same way.
-    stopped = asyncio.Event()
     with Screen(out) if out.is_terminal else Lines(out) as display:
         work = asyncio.ensure_future(run_acts(orders, display))
-
-        def stop() -> None:
-            stopped.set()
-            work.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if stopped.is_set():
-                return None
-            raise
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+        await asyncio.wait([work])
+        return None if work.cancelled() else work.result()
 
 
 class Lines:

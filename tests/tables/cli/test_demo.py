@@ -22,7 +22,7 @@ from asynclock.cli import demo
 from asynclock.cli.demo import (
     Act,
     DemoError,
-    Guards,
+    Guard,
     Lines,
     Screen,
     ServiceProcess,
@@ -31,6 +31,7 @@ from asynclock.cli.demo import (
     _result,
     _verdict,
     buy,
+    guards,
     user,
 )
 from asynclock.testing import run_virtual
@@ -260,14 +261,14 @@ async def test_a_service_answers_each_order_until_its_input_ends(
     store.close()
 
 
-async def together(act: int, *orders: tuple[Guards, int]) -> int:
+async def together(act: int, *orders: tuple[tuple[Guard, ...], int]) -> int:
     """Return how many of these are inside at once, at most."""
     inside = most = 0
 
-    async def one(guards: Guards, order: int) -> None:
+    async def one(protection: tuple[Guard, ...], order: int) -> None:
         nonlocal inside, most
-        async with guards.of_act(act)(order) as fence:
-            assert (fence > 0) is (act == 3)
+        async with protection[act - 1](order) as lease:
+            assert bool(lease and lease.fence) is (act == 3)
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.01)
@@ -280,22 +281,22 @@ async def together(act: int, *orders: tuple[Guards, int]) -> int:
 @in_virtual_time
 async def test_an_order_is_protected_from_nobody_then_from_tasks_then_from_all() -> None:
     async with asynclock.connect("memory://") as a, asynclock.connect("memory://") as b:
-        here, there = Guards(a), Guards(b)
+        here, there = guards(a), guards(b)
         assert [await together(act, (here, 1), (here, 1)) for act in (1, 2, 3)] == [2, 1, 1]
         assert [await together(act, (here, 2), (there, 2)) for act in (1, 2, 3)] == [2, 2, 1]
         assert [await together(act, (here, 3), (here, 4)) for act in (1, 2, 3)] == [2, 2, 2]
         async with a.lock("order:7"):
             with pytest.raises(asynclock.AcquireTimeoutError):
-                async with asyncio.timeout(600), there.of_act(3)(7):
+                async with asyncio.timeout(600), there[2](7):
                     pass
 
 
 @in_virtual_time
 async def test_an_order_is_bought_once_with_its_fence(tmp_path: Path) -> None:
     @contextlib.asynccontextmanager
-    async def guard(order: int) -> AsyncIterator[int]:
+    async def guard(order: int) -> AsyncIterator[Any]:
         guarded.append(order)
-        yield 42
+        yield SimpleNamespace(fence=42)
 
     guarded: list[int] = []
     store = Store(tmp_path / "sales")
