@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from ... import _clock
-from ..._rules.validity import Trust
+from ..._process import Background
+from ..._rules.quorum import majority
+from ..._rules.validity import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
-from ..handshake import why_unready
+from ..handshake import HandshakeError, why_unready
+from ..link import Link
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
-from ..replicated import POLL, PrimaryDialer, WatchedNode
+from ..replicated import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, source_node
+from ..replicated.acks import AckedLink, KnownReplicas
 from ..server import ServerNode
 from ..wire import (
     ACQUIRE,
@@ -36,13 +40,15 @@ from ..wire import (
     told_by,
 )
 from .shards import (
+    QUESTIONS,
     SLOTS,
-    ClusterTrust,
-    KeptNodes,
-    Shards,
+    Address,
+    Shard,
     View,
-    ViewReader,
+    confirmations,
+    mark_key,
     read_redirect,
+    read_views,
     slot_of,
     why_none,
 )
@@ -51,27 +57,21 @@ LOOK_GAP = 0.05
 """Minimum seconds between two readings of the view."""
 
 
+MARK_MOVED = Failure("the slot of its mark moves to another server")
+"""It has no code: commands in other slots would follow that of a redirect."""
+
+N = TypeVar("N", bound=ServerNode)
+
+
 class ClusterNode(Node):
     """A Redis Cluster as a single voter; see `Node`."""
 
     def __init__(
-        self, seeds: Sequence[Endpoint], primaries: PrimaryDialer, prefix: str, observers: Observers
+        self, seeds: Sequence[Endpoint], dialer: PrimaryDialer, prefix: str, observers: Observers
     ) -> None:
         self.address = f"cluster {','.join(seed.address for seed in seeds)}"
-        self.settings = settings = primaries.settings
-        addresses = [(seed.host, seed.port) for seed in seeds]
-        self._kept = KeptNodes(settings.node_timeout)
-        self._reader = ViewReader(seeds[0], addresses, settings, self._kept)
-        self._shards = Shards(
-            seeds[0],
-            primaries,
-            prefix,
-            observers,
-            self._kept,
-            equip=self._equip,
-            look_again=self.look_again,
-        )
-        self.primaries = self._shards.nodes
+        self.settings = settings = dialer.settings
+        self.primaries: dict[Address, WatchedNode] = {}
         """By address, those of the present view."""
         self.trust: Trust = ClusterTrust(settings.max_ttl, self.primaries)
         self.random: Callable[[], float] = random.random
@@ -84,6 +84,22 @@ class ClusterNode(Node):
             settings.node_timeout, lambda command, sink: self.deliver(command, sink, 0)
         )
         """The releases and leaves to send when the next view is known."""
+        self._seeds = [(seed.host, seed.port) for seed in seeds]
+        self._endpoint = seeds[0]
+        self._dialer = dialer
+        self._prefix = prefix
+        self._observers = observers
+        self._replicas = KnownReplicas()
+        """For all shards together: after a failover, the new primary's replicas are fewer."""
+        self._view: View | None = None
+        self._sources: dict[Address, ServerNode] = {}
+        """The servers that are asked for their view."""
+        self._kept: dict[ServerNode, asyncio.Task[None]] = {}
+        """The tasks that keep primaries and sources connected."""
+        self._background = Background()
+        self._clocks: list[Node] = []
+        """The servers whose jumps are compared."""
+        self._standstill = StandStill(0, 0)
         self._wanted = asyncio.Event()
         self._cause = Failure("the slots are not known yet")
 
@@ -161,39 +177,75 @@ class ClusterNode(Node):
                         await self._wanted.wait()
                 await asyncio.sleep(LOOK_GAP)
         finally:
-            await self._kept.aclose()
+            await self._background.aclose()
             self._cause = Failure("the manager is closed", permanent=True)
             self.parked.fail(self._cause)
 
     async def _look(self) -> None:
         asked = _clock.now()
         self.pending.drop_expired()
-        views, failures = await self._reader.read()
+        if not self._sources:
+            _follow(self._sources, self._seeds, self._source)
+        sources, patience = tuple(self._sources), poll_patience(self.settings.node_timeout)
+        answers = await poll(self._sources.values(), QUESTIONS, patience)
+        views, failures = read_views(sources, answers)
         if views:
-            self._adopt(max(views.values(), key=lambda view: view.epoch))
-            self._shards.confirm(views, asked)
+            view, known = max(views.values(), key=lambda view: view.epoch), self._view
+            if known is not None and view.epoch < known.epoch:
+                view = known
+            else:
+                self._adopt(view)
+            self._confirm(view, views, asked)
         else:
             self._cause = why_none(failures)
             if self._cause.permanent:
                 self.parked.fail(self._cause)
 
     def _adopt(self, view: View) -> None:
-        known = self._shards.view
-        if known is not None and view.epoch < known.epoch:
-            return
+        known, self._view = self._view, view
         self._cause = Failure("no server has its slot")
-        gone = self._shards.adopt(view)
+        gone: list[ServerNode] = [
+            *_follow(self.primaries, view.shards, self._primary),
+            *_follow(self._sources, view.sources, self._source),
+        ]
         self.owners = [None if at is None else self.primaries[at] for at in view.owners]
-        gone += self._reader.follow(view)
+        for address, shard in view.shards.items():
+            self._replicas.counted(shard.replicas)
+            link = self.primaries[address].link
+            if isinstance(link, AckedLink):
+                link.replicas = shard.replicas
         for node in gone:
             self._take_over(node)
         if known is None or view.owners != known.owners:
             self.on_wake(None)  # a moved slot loses its pushes, so wake all waiters
         self._resume()  # before anything else is sent, so that no release overtakes its acquire
         for node in gone:
-            self._kept.leave(node, self._left)
+            self._background.spawn(self._leave(node), f"asynclock: leave {node.address}")
 
-    def _left(self, node: ServerNode) -> None:
+    def _confirm(self, view: View, views: Mapping[Address, View], asked: float) -> None:
+        """Note which primaries a majority of them, asked at `asked`, names as such."""
+        counts = confirmations(view, views)
+        for address, agreed in counts.items():
+            primary = self.primaries[address]
+            if agreed >= majority(len(counts)):
+                primary.confirm(asked)
+            else:
+                primary.doubt = f"only {agreed} of {len(counts)} primaries confirm it as a primary"
+                self.look_again()
+
+    async def _leave(self, node: ServerNode) -> None:
+        """End the connection of a server that the view no longer has."""
+        link = node.link
+        # A frozen server doesn't finish in time; cancelling its task then ends the link.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.node_timeout):
+                await node.finish()
+        task = self._kept[node]
+        task.cancel()
+        await asyncio.wait([task])
+        if link is not None:
+            await link.closed
+        del self._kept[node]
         self._take_over(node)  # its commands without a reply
         self._resume()
 
@@ -206,20 +258,70 @@ class ClusterNode(Node):
         for command in node.pending.take():
             self.pending.keep(command)
 
-    # the events of its servers
+    # its servers
 
-    def _equip(self, node: WatchedNode) -> None:
+    def _keep(self, node: N) -> N:
+        self._kept[node] = self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
+        return node
+
+    def _source(self, address: Address) -> ServerNode:
+        return self._keep(source_node(self._endpoint.at(*address), self.settings))
+
+    def _primary(self, address: Address) -> WatchedNode:
+        endpoint = self._endpoint.at(*address)
+
+        async def open_link(_node: ServerNode, limit: float) -> tuple[Link, Facts]:
+            return await self._open(address, endpoint, node, limit)
+
+        node = WatchedNode(endpoint.address, open_link, self.settings, self._observers)
+        node.late = endpoint.late
         node.watched_keys, node.on_wake = self.watched_keys, lambda key: self.on_wake(key)
         node.on_jump = self._shard_jumped
         node.on_state = lambda: self.on_state()
         node.on_connect = self._shard_connected
         node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
+        return self._keep(node)
+
+    async def _open(
+        self, address: Address, endpoint: Endpoint, node: WatchedNode, limit: float
+    ) -> tuple[Link, Facts]:
+        # Not before the first confirmation: until then the age of a mark proves nothing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await node.confirmation()
+        shard = self._shard(address)
+        mark = mark_key(self._prefix, shard.slot)
+        patience = min(limit, 2 * self.settings.node_timeout)
+        try:
+            node.require()
+            link, facts = await self._dialer.dial(
+                endpoint, node, patience, self._replicas, mark=mark, replicas=shard.replicas
+            )
+        except BaseException as error:
+            self.look_again()
+            if isinstance(error, HandshakeError) and error.failure.code in REDIRECTS:
+                raise HandshakeError(MARK_MOVED) from None
+            raise
+        return node.watched(link, facts)
+
+    def _shard(self, address: Address) -> Shard:
+        found = None if self._view is None else self._view.shards.get(address)
+        return found or Shard(0, 0)
 
     def _shard_jumped(self, shard: Node, by: float) -> None:
-        sooner = self._shards.jumped(shard, by)
+        # If our own clock stood still, each server reports a jump, but leases end sooner only once.
+        # A lease may be on any of the servers, so the largest jump counts.
+        clocks: list[Node] = [*self.primaries.values()]
+        if clocks != self._clocks:
+            self._clocks, self._standstill = clocks, StandStill(len(clocks), len(clocks))
+        if shard not in clocks:
+            return  # it left the cluster and serves no lease
+        index = clocks.index(shard)
+        sooner = self._standstill.jumped(index, by, _clock.now())
         if sooner:
             self.on_jump(self, sooner)
-        self._shards.check_silent(shard)
+        for other in self._standstill.silent(index):
+            clocks[other].check_clock()
 
     def _shard_connected(self, shard: Node) -> None:
         self.trust.facts = shard.trust.facts
@@ -239,7 +341,7 @@ class ClusterNode(Node):
     @property
     def _homeless(self) -> bool:
         # Whether a release waits for a view with the server that has its slot.
-        return self._shards.view is not None and (len(self.pending) > 0 or self.parked.releases)
+        return self._view is not None and (len(self.pending) > 0 or self.parked.releases)
 
     async def settle(self) -> None:
         while not self.settled:
@@ -249,7 +351,7 @@ class ClusterNode(Node):
                 await asyncio.sleep(LOOK_GAP)
 
     async def finish(self) -> None:
-        await asyncio.gather(*(node.finish() for node in (*self.shards, *self._reader)))
+        await asyncio.gather(*(node.finish() for node in (*self.shards, *self._sources.values())))
 
     def check_clock(self) -> None:
         for shard in self.shards:
@@ -259,17 +361,43 @@ class ClusterNode(Node):
 
     def state(self, now: float) -> str:
         """Return "up" if all primaries are up, otherwise the state of one that is not."""
-        if self._shards.view is None:
+        if self._view is None:
             return "down" if self._cause.permanent else "connecting"
         states = [shard.state(now) for shard in self.shards]
         return next((state for state in states if state != "up"), "up")
 
     def cause(self, now: float) -> str:
         """Return the causes at all servers that are not "up"; "" if all are up."""
-        if self._shards.view is None:
+        if self._view is None:
             return self._cause.cause
         causes = [(shard.address, shard.cause(now)) for shard in self.shards]
         return "; ".join(f"{address}: {cause}" for address, cause in causes if cause)
+
+
+def _follow(
+    nodes: dict[Address, N], wanted: Collection[Address], make: Callable[[Address], N]
+) -> list[N]:
+    """Let `nodes` be those at the wanted addresses; return the ones that it no longer has."""
+    for address in wanted:
+        if address not in nodes:
+            nodes[address] = make(address)
+    return [nodes.pop(address) for address in list(nodes) if address not in wanted]
+
+
+class ClusterTrust(Trust):
+    """The clock of the whole cluster, for fence floors; each server has its own guards."""
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self, max_ttl: float, nodes: Mapping[Address, Node]) -> None:
+        super().__init__(max_ttl)
+        self._nodes = nodes
+
+    @property
+    def offset(self) -> float | None:
+        """The offset of the server most ahead, so that no server rejects a request too early."""
+        known = [o for node in self._nodes.values() if (o := node.trust.offset) is not None]
+        return max(known) if known and len(known) == len(self._nodes) else None
 
 
 TRY_AGAIN = 0.02

@@ -221,7 +221,7 @@ async def test_only_the_present_servers_of_a_cluster_have_clocks() -> None:
 @in_virtual_time
 async def test_a_view_that_cannot_be_read_is_read_again() -> None:
     cluster = unmet()
-    cluster._reader = SimpleNamespace(read=list[Any]().pop)
+    cluster._look = list[Any]().pop
     keeping = asyncio.create_task(cluster.keep())
     await asyncio.sleep(3)
     assert "IndexError" in cluster.cause(_clock.now())

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asynclock import _clock
+from asynclock._nodes.cluster import ClusterTrust
 from asynclock._nodes.cluster.shards import (
     SLOTS,
-    ClusterTrust,
     View,
     confirmations,
     read_redirect,
