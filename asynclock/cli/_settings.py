@@ -21,22 +21,23 @@ from ..manager import LockManager, connect
 NODES, CONFIG = "ASYNCLOCK_NODES", "ASYNCLOCK_CONFIG"
 NODE_TIMEOUT = 1.0
 """Seconds for each reply: people can wait longer than locks, and pages of keys are slow."""
-_KEYS: Mapping[str, type | tuple[type, ...]] = {
-    "nodes": list,
-    "prefix": str,
-    "ttl": (int, float),
-    "max_ttl": (int, float),
-    "node_timeout": (int, float),
-    "turn": (int, float),
-    "ticket_ttl": (int, float),
-    "fence_retention": (int, float),
+_NUMBER = (int, float)
+_KEYS: Mapping[str, tuple[type, ...]] = {
+    "nodes": (list,),
+    "prefix": (str,),
+    "ttl": _NUMBER,
+    "max_ttl": _NUMBER,
+    "node_timeout": _NUMBER,
+    "turn": _NUMBER,
+    "ticket_ttl": _NUMBER,
+    "fence_retention": _NUMBER,
     "acks": (int, str),
-    "durable": bool,
-    "label": str,
+    "durable": (bool,),
+    "label": (str,),
     "restart_guard": (bool, str),
-    "clock_guard": bool,
-    "set_guard": bool,
-    "strict": bool,
+    "clock_guard": (bool,),
+    "set_guard": (bool,),
+    "strict": (bool,),
 }
 _KINDS = {
     list: "a list of URLs",
@@ -89,21 +90,21 @@ def load(
 
     `more` are further settings of `connect`, None for those that were not given.
     """
-    named = tuple(url for one in node or () for url in split(one))
-    from_file: dict[str, Any] = {}
-    if config is not None:
-        from_file = read(config)
-        named = named or tuple(from_file.get("nodes", ()))
-    named = named or split(os.environ.get(NODES, ""))
-    if config is None and os.environ.get(CONFIG):
-        from_file = read(Path(os.environ[CONFIG]))
-        named = named or tuple(from_file.get("nodes", ()))
+    file = config or os.environ.get(CONFIG)
+    options = read(Path(file)) if file else {}
+    in_file = tuple(options.pop("nodes", ()))
+    in_environment = split(os.environ.get(NODES, ""))
+    named = (
+        tuple(url for one in node or () for url in split(one))
+        or (in_file if config else ())
+        or in_environment
+        or in_file
+    )
     if not named:
         raise ConfigurationError(
             f"no nodes: give --node redis://host (repeat it), set ${NODES}, or name a TOML file "
             f"with --config or ${CONFIG}"
         )
-    options = {key: value for key, value in from_file.items() if key != "nodes"}
     given = {"prefix": prefix, "node_timeout": node_timeout, **more}
     options |= {key: value for key, value in given.items() if value is not None}
     return Settings(named, options)
@@ -123,11 +124,6 @@ def repeated(
     return as_options(urls, {"--config": config, "--prefix": prefix, "--max-ttl": max_ttl})
 
 
-def _called(wanted: type | tuple[type, ...]) -> str:
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    return " or ".join(_KINDS[kind] for kind in kinds)
-
-
 def read(file: Path) -> dict[str, Any]:
     """Read a TOML file with the names of `connect`'s parameters. Raises ConfigurationError."""
     import tomllib
@@ -142,12 +138,12 @@ def read(file: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigurationError(f"{file}: its lists or tables are nested too deeply") from None
     for key, value in found.items():
-        wanted = _KEYS.get(key)
-        if wanted is None:
+        kinds = _KEYS.get(key)
+        if kinds is None:
             raise ConfigurationError(f"{file}: unknown setting {key!r}; known: {', '.join(_KEYS)}")
-        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ConfigurationError(f"{file}: {key} must be {_called(wanted)}")
+            wanted = " or ".join(map(_KINDS.__getitem__, kinds))
+            raise ConfigurationError(f"{file}: {key} must be {wanted}")
     if not all(isinstance(url, str) for url in found.get("nodes", ())):
         raise ConfigurationError(f"{file}: nodes must be a list of URLs")
     return found

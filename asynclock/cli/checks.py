@@ -83,7 +83,8 @@ def finding(
     """Return the finding with this text of findings.toml; `code` and `severity` as there."""
     row = TEXTS[text]
     fixed = "fix" if configurable or "managed" not in row else "managed"
-    what, why, fix = (row[key].format_map(facts) for key in ("what", "why", fixed))
+    texts = (row["what"], row.get("why", TEXTS["unreachable"]["why"]), row[fixed])
+    what, why, fix = (one.format(node=node, **facts) for one in texts)
     level = Severity[row.get("severity", "error").upper()] if severity is None else severity
     return Finding(code or text, level, node, what, why, fix)
 
@@ -94,6 +95,7 @@ def about(server: Probe, text: str, **facts: Any) -> Finding:
         text,
         node=server.address,
         configurable=server.configurable,
+        server=server,
         call=Call(partial(call, server)),
         set=Call(partial(set_for_good, server)),
         **facts,
@@ -174,13 +176,13 @@ def kind(server: Probe, purpose: Purpose) -> Found:
     if numbers and numbers < OLDEST:
         yield about(server, "version", version=version)
     if is_sentinel(info):
-        yield about(server, "sentinel", address=server.address)
+        yield about(server, "sentinel")
     elif facts.role not in (None, "master"):
         primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         yield about(server, "replica", primary=primary)
     alone = "+cluster" not in server.url and not _HASH_TAG.search(purpose.prefix)
     if info.get("cluster_enabled") == "1" and alone:
-        yield about(server, "cluster", address=server.address)
+        yield about(server, "cluster")
     if facts.run_id and server.other_run_id and facts.run_id != server.other_run_id:
         yield about(server, "proxy")
     if info and facts.run_id is None:
@@ -216,7 +218,7 @@ def _denied(server: Probe, refused: Mapping[str, Failure]) -> Found:
         if any("key" in denied[command].cause for command in needed):
             rules.append("~asynclock:*")
         commands = ", ".join(needed)
-        yield about(server, "rights", user=server.user, commands=commands, rules=" ".join(rules))
+        yield about(server, "rights", commands=commands, rules=" ".join(rules))
     for command, why in OPTIONAL.items():
         if command in denied:
             yield about(
@@ -224,7 +226,6 @@ def _denied(server: Probe, refused: Mapping[str, Failure]) -> Found:
                 "rights-optional",
                 code=f"rights-{command.lower().replace(' ', '-')}",
                 severity=_severity(command),
-                user=server.user,
                 command=command,
                 rule=command.lower().replace(" ", "|"),
                 why=why,
@@ -261,7 +262,7 @@ def tracking(server: Probe, _: Purpose) -> Found:
                 why=TEXTS["tracking"]["why"],
             )
         elif failure is not None:
-            yield about(server, "tracking", command=command, cause=failure.cause, user=server.user)
+            yield about(server, "tracking", command=command, cause=failure.cause)
 
 
 # ---- One server: memory, disk, replicas, clock, load ---------------------------------------------
@@ -296,7 +297,7 @@ def memory(server: Probe, _: Purpose) -> Found:
         yield about(server, "memory", share=used / limit, wanted=2 * limit)
     counters = server.counters
     if counters is not None and (counters.size or 0) > HEAVY:
-        yield about(server, "counters", shown=counters.shown)
+        yield about(server, "counters")
 
 
 def persistence(server: Probe, purpose: Purpose) -> Found:
@@ -346,18 +347,18 @@ def restart(server: Probe, _: Purpose) -> Found:
         fix = f"wait; or keep grants over restarts: {durable}"
         if server.facts.durable:
             fix = 'wait; or connect(..., restart_guard="disk"), if its disk is never lost'
-        yield about(server, "young", seconds=server.waits, cause=server.waits_because, fix=fix)
+        yield about(server, "young", fix=fix)
 
 
 def clock(server: Probe, _: Purpose) -> Found:
     """Keys expire by the server's clock, and fences are seeded from it."""
     if server.jumped:
-        yield about(server, "clock-jumped", seconds=server.jumped)
+        yield about(server, "clock-jumped")
     elif abs(server.rate) > RATE:
-        yield about(server, "clock-rate", rate=server.rate)
+        yield about(server, "clock-rate")
     if (offset := server.offset) is not None and abs(offset) > OFFSET:
         severity = Severity.ERROR if abs(offset) > FLOOR_AHEAD else Severity.WARNING
-        yield about(server, "clock-offset", severity=severity, seconds=offset)
+        yield about(server, "clock-offset", severity=severity)
 
 
 def replicas(server: Probe, purpose: Purpose) -> Found:
@@ -368,16 +369,7 @@ def replicas(server: Probe, purpose: Purpose) -> Found:
         yield about(server, "min-replicas", minimum=minimum, count=count)
     needed = acks.needed(count) if acks else 0
     if needed > count and server.info:
-        at = server.endpoint
-        yield about(
-            server,
-            "too-few-replicas",
-            acks=acks.wanted,
-            needed=needed,
-            count=count,
-            host=at.host,
-            port=at.port,
-        )
+        yield about(server, "too-few-replicas", acks=acks.wanted, needed=needed, count=count)
     if not count:
         return
     if not acks and purpose.nodes == 1:

@@ -258,7 +258,7 @@ async def _in_cluster(url: str) -> Group:
         if isinstance(reply, Failure) or not isinstance(reply[1], bytes):
             continue
         if b"cluster_state:ok" not in reply[0]:
-            found.findings.append(finding("cluster-state", node=seed.address, address=seed.address))
+            found.findings.append(finding("cluster-state", node=seed.address))
         for line in reply[1].decode("utf-8", "replace").splitlines():
             words = line.split()
             if "fail" not in words[2] and len(words) > 8:  # it has slots, and a replica has none

@@ -6,7 +6,6 @@ import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import pytest
@@ -375,7 +374,8 @@ def _findings_in_code() -> Iterator[tuple[str, set[str]]]:
             names = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
             if node.func.id in ("about", "finding") and names:
                 facts = {word.arg for word in node.keywords if word.arg}
-                yield names[0], facts | ({"call", "set"} if node.func.id == "about" else set())
+                always = {"call", "set", "node", "server"} if node.func.id == "about" else set()
+                yield names[0], facts | always
 
 
 def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
@@ -384,9 +384,7 @@ def test_each_text_of_a_finding_is_used_and_gets_its_facts() -> None:
         used.add(text)
         row = TEXTS[text]
         for words in (row["what"], row["why"], row["fix"], row.get("managed", "")):
-            wanted = {name for _, name, spec, _ in Formatter().parse(words) if name}
-            nested = [spec or "" for _, _, spec, _ in Formatter().parse(words)]
-            wanted |= {name for one in nested for _, name, *_ in Formatter().parse(one) if name}
+            wanted = {*re.findall(r"(?<!{){([a-z_]+)", words)}
             assert wanted <= facts, (text, wanted - facts)
         # What no user of a managed service can do is not proposed to one.
         elsewhere = row.get("managed", row["fix"])
