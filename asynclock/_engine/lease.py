@@ -20,7 +20,7 @@ from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
-from .ending import SPARE_FENCES, Detached, reserve_ahead
+from .ending import SPARE_FENCES, Detached, Release, reserve_ahead
 from .engine import Engine
 from .grant import FOREVER, Grant, Interruption
 from .inspection import Lookout, ask_all
@@ -272,38 +272,33 @@ class Lease(_settings.Answering):
         `lost_reason` and is logged. Leaving `async with` waits for the replies, unless the block
         has called this. Raises ConfigurationError in another event loop than the manager's.
         """
-        return await self._release(wait=False)
+        release = self._let_go(hold=True)
+        if release is not None and not release.kept:
+            await release.done()
+        return bool(self._outcome)
 
-    async def _release(self, *, wait: bool) -> bool:
-        """Release; with `wait`, wait for the nodes also within a turn."""
-        if self._outcome is None:
-            engine, grant = self._engine, self._grant
-            if grant is None or not grant.alarm:
-                self._outcome = False
-            else:
-                if asyncio.get_running_loop() is not engine.multiplexer.loop:
-                    self._check_loop()
-                now = _clock.now()
-                self._outcome = held = now < grant.valid_until
-                release = engine.end_lease(grant, now, self._was_lost)
-                # Not in `_let_go`: a lease that a failed call gives back was no hold of its caller.
-                if engine.paces and held:
-                    engine.paces.held(grant.spec.pace_key, now - grant.held_since)
-                if grant.lost_reason is None:  # otherwise it says why
-                    self._grant = None
-                if release is not None and (wait or not release.kept):
-                    await release.done()
-        return self._outcome
+    def _let_go(self, *, hold: bool = False) -> Release | None:
+        """Release now, without waiting; return the release, unless the lease has ended before.
 
-    def _let_go(self) -> None:
-        """Release now, without waiting for the nodes' replies."""
-        grant = self._grant
-        if self._outcome is None and grant is not None and grant.alarm:
-            now = _clock.now()
-            self._outcome = now < grant.valid_until
-            self._engine.end_lease(grant, now, self._was_lost)
-            if grant.lost_reason is None:
-                self._grant = None
+        With `hold` the caller held the lease until now; otherwise a call that has failed, and maybe
+        in another event loop, gives it back.
+        """
+        engine, grant = self._engine, self._grant
+        if self._outcome is not None:
+            return None
+        if grant is None or not grant.alarm:
+            self._outcome = False
+            return None
+        if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
+            self._check_loop()
+        now = _clock.now()
+        self._outcome = held = now < grant.valid_until
+        release = engine.end_lease(grant, now, self._was_lost)
+        if hold and held and engine.paces:
+            engine.paces.held(grant.spec.pace_key, now - grant.held_since)
+        if grant.lost_reason is None:  # otherwise it says why
+            self._grant = None
+        return release
 
     def _was_lost(self, reason: str) -> None:
         # The replies to the release show it.
@@ -428,7 +423,9 @@ class Lease(_settings.Answering):
                 self._unguard(body)
             self._engine.soon(self._let_go)  # a coroutine may be closed in any thread
         else:
-            await self._release(wait=True)
+            release = self._let_go(hold=True)
+            if release is not None:
+                await release.done()
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error
         return (interrupted and kind is not GeneratorExit) or None  # after `_step_down`

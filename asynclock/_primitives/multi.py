@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import cycle
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext
@@ -124,7 +124,7 @@ class Hold(_settings.Answering):
             if any(lease.held for lease in self._leases):
                 self._leases[0]._check_loop()
             if self._end():
-                self._outcome = await _release(self._leases)
+                self._outcome = await release_all(self._leases)
         return bool(self._outcome)
 
     def _end(self) -> bool:
@@ -200,61 +200,16 @@ def release_soon(leases: Sequence[Lease]) -> None:
         lease._engine.soon(lease._let_go)
 
 
-T = TypeVar("T")
-
-
-@types.coroutine
-def together(
-    calls: Sequence[Coroutine[Any, Any, T]], results: list[T]
-) -> Generator[Any, Any, None]:
-    """Run calls in this task: each until it waits, then one after the other to its end.
-
-    The requests that they send before they wait travel together. After an error or a cancellation
-    `results` has what the earlier calls returned, and the others are closed.
-    """
-    waiting: list[tuple[Generator[Any, Any, T], Any]] = []
-    try:
-        for call in calls:
-            steps = call.__await__()
-            try:
-                waiting.append((steps, steps.send(None)))
-            except StopIteration as end:
-                results.append(end.value)
-        for steps, awaited in waiting:
-            results.append((yield from _to_the_end(steps, awaited)))
-    except BaseException:
-        for steps, _ in waiting:
-            steps.close()
-        for call in calls:
-            call.close()
-        raise
-
-
-def _to_the_end(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Go on with steps that wait for `awaited`."""
-    try:
-        while True:
-            try:
-                value = yield awaited
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                awaited = steps.throw(error)
-            else:
-                awaited = steps.send(value)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-async def _release(leases: Sequence[Lease]) -> bool:
+async def release_all(leases: Sequence[Lease]) -> bool:
     """Release all leases, the last one first; return whether all were held until now.
 
     All requests are sent before this waits, so a cancellation only ends the wait for the replies.
     """
-    ours: list[bool] = []
-    await together([lease._release(wait=True) for lease in reversed(leases)], ours)
-    return all(ours)
+    releases = [lease._let_go(hold=True) for lease in reversed(leases)]
+    for release in releases:
+        if release is not None:
+            await release.done()
+    return all(lease._outcome for lease in leases)
 
 
 Calls = Sequence[Callable[[], Acquire]]
@@ -283,10 +238,30 @@ async def obtain_at_once(calls: Sequence[Try]) -> list[Lease] | None:
     """Make calls that don't wait, together; return None if one of them gets no lease."""
     try:
         with _all_or_none() as leases:
-            await together(calls, leases)
+            await _at_once(calls, leases)
             return leases
     except (NotAcquiredError, QuorumUnavailableError):
         return None
+
+
+@types.coroutine
+def _at_once(calls: Sequence[Try], leases: list[Lease]) -> Generator[Any, Any, None]:
+    """Make calls in this task: all send their requests, which travel together, before any waits.
+
+    If one fails, `leases` has what the earlier calls got, and the others are closed.
+    """
+    begun = [call.__await__() for call in calls]
+    try:
+        # The first wait of such a call is for its request (`decide`), without a timeout that would
+        # have to be told of a cancellation.
+        requests = [next(steps) for steps in begun]
+        for steps, request in zip(begun, requests, strict=True):
+            yield request
+            leases.append((yield from steps))
+    except BaseException:
+        for steps in begun:
+            steps.close()
+        raise
 
 
 async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls) -> list[Lease]:

@@ -23,7 +23,7 @@ from .._nodes.wire import Command, Failure, Script
 from ..errors import ConfigurationError, NotAcquiredError
 from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
-from .multi import obtain_behind
+from .multi import obtain_behind, release_all
 
 PHASES = (*PRELUDE, BATCH, "queue.lua", "phases.lua")
 READ = Script.load(__package__, *PHASES, "read.lua", "holding.lua")
@@ -222,7 +222,7 @@ class ReadWriteLock(_settings.Answering):
         try:
             # A waiting task of this process must not take the writer's key over: a reader is in.
             lease._keep_here()
-            ours = await lease._release(wait=True)
+            ours = await release_all([lease])
         except BaseException:
             self._engine.clean_up(reader._let_go)
             raise
