@@ -186,10 +186,10 @@ NOT_OURS: Final = (
 )
 
 
-class Acquirable(_settings.Answering, Generic[L]):
-    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
+class Named(_settings.Answering):
+    """A name, and the settings for its leases."""
 
-    __slots__ = ("_engine", "_entered", "_options", "_spec", "_timeout")
+    __slots__ = ("_engine", "_options", "_spec", "_timeout")
 
     def __init__(
         self, engine: Engine, spec: LockSpec, options: LeaseOptions, timeout: float | None
@@ -200,8 +200,6 @@ class Acquirable(_settings.Answering, Generic[L]):
         if timeout is not None:
             timeout = _settings.seconds(timeout, "timeout", zero=True)
         self._timeout = timeout
-        # The only state: which lease an `async with` on this object must release.
-        self._entered: Entered[L] = Entered()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} ttl={self._options.ttl:g}>"
@@ -210,6 +208,19 @@ class Acquirable(_settings.Answering, Generic[L]):
     def name(self) -> str:
         """The name that is locked, without the manager's prefix."""
         return self._spec.name
+
+
+class Acquirable(Named, Generic[L]):
+    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
+
+    __slots__ = ("_entered",)
+
+    def __init__(
+        self, engine: Engine, spec: LockSpec, options: LeaseOptions, timeout: float | None
+    ) -> None:
+        super().__init__(engine, spec, options, timeout)
+        # The only state: which lease an `async with` on this object must release.
+        self._entered: Entered[L] = Entered()
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
         """Make a call of `acquire`, or (with `once`) of `try_acquire`."""

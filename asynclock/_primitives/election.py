@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from weakref import ReferenceType
 
 from .. import _clock, _settings
-from .._engine.acquire import AcquireContext, LazyAcquire
+from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, inspect
 from .._engine.lease import Lease
@@ -20,9 +20,8 @@ from .._keys import lock_key
 from .._process import of_one_process
 from .._rules import pacing
 from ..errors import ConfigurationError
-from .base import UNSET, Held, Kind, Queue, Timeout, limited
+from .base import UNSET, Held, Kind, Named, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
-from .lock import Lock
 
 CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
@@ -119,7 +118,7 @@ def spec(prefix: str, name: str) -> LockSpec:
 
 
 @_settings.made_by("connect(...).election(name)")
-class Election(_settings.Answering):
+class Election(Named):
     """At most one leader at a time for its name, whatever fails, on every deployment.
 
     `campaign` waits until no other candidate leads, and then leads. The term's number is the fence
@@ -127,24 +126,13 @@ class Election(_settings.Answering):
     crash the next leader follows within the ttl.
     """
 
-    __slots__ = ("_engine", "_lock", "_options", "_spec", "_timeout")
+    __slots__ = ()
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        self._spec = spec(prefix, _settings.name(name, "an election's name"))
-        self._engine = engine
-        self._options = options
-        self._timeout = timeout
-        self._lock = Lock(engine, self._spec, options, timeout)
-
-    def __repr__(self) -> str:
-        return f"<Election {self.name!r} ttl={self._options.ttl:g}>"
-
-    @property
-    def name(self) -> str:
-        """The name that was passed to `LockManager.election`."""
-        return self._spec.name
+        what = spec(prefix, _settings.name(name, "an election's name"))
+        super().__init__(engine, what, options, timeout)
 
     def campaign(
         self, value: str = "", *, timeout: Timeout = UNSET, on_wanted: OnWanted = None
@@ -165,7 +153,7 @@ class Election(_settings.Answering):
 
     async def _lead(self, value: str, resigns: bool, timeout: float | None) -> Term:
         """Do the work of `campaign` when it is awaited."""
-        lease = await self._lock.acquire(timeout=timeout)
+        lease = await Acquire(self._engine, self._spec, self._options, timeout)
         term = Term(lease, value, resigns=resigns)
         # When the tick ends: a term that is over by then needs no request, and a request now would
         # cut the batch of this tick short.

@@ -20,8 +20,8 @@ from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec, readers
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
-from ..errors import ConfigurationError, NotAcquiredError
-from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Queue, Timeout, limited
+from ..errors import AcquireTimeoutError, ConfigurationError, NotAcquiredError
+from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Named, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
 from .multi import obtain_behind, release_all
 
@@ -87,7 +87,7 @@ class WriteLock(Lockable):
 
 
 @_settings.made_by("connect(...).rwlock(name)")
-class ReadWriteLock(_settings.Answering):
+class ReadWriteLock(Named):
     """Any number of readers or one writer may hold the name, whatever fails, on every deployment.
 
     Each reader has its own lease with its own renewal. Readers and writers take turns: while a
@@ -103,23 +103,13 @@ class ReadWriteLock(_settings.Answering):
     A reader that must write calls `upgrade`, and a writer that only reads from now on `downgrade`.
     """
 
-    __slots__ = ("_engine", "_gate", "_key", "_options", "_read", "_timeout", "_write")
+    __slots__ = ("_gate", "_key", "_read", "_write")
 
     def __init__(
         self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        self._engine = engine
-        self._options = options
-        self._timeout = timeout
         self._key, self._read, self._write, self._gate = specs(prefix, _settings.name(name))
-
-    def __repr__(self) -> str:
-        return f"<ReadWriteLock {self.name!r} ttl={self._options.ttl:g}>"
-
-    @property
-    def name(self) -> str:
-        """The name that is locked, without the manager's prefix."""
-        return self._read.name
+        super().__init__(engine, self._read, options, timeout)
 
     def read(self, *, timeout: Timeout = UNSET, **unknown: Never) -> ReadLock:
         """Return the shared side, to be used like any lock.
@@ -173,35 +163,27 @@ class ReadWriteLock(_settings.Answering):
         asked = _clock.now()
         # No local queue: its first waiter would wait for this reader, and this call behind it.
         beside = replace(self._write, queue_key=None, exempt=(reader.owner,))
-        deadline = None if timeout is None else asked + timeout
+        options = LeaseOptions(self._options.ttl)
 
-        def passing() -> LazyAcquire[Lease]:
-            left = None if deadline is None else max(0.0, deadline - _clock.now())
-            return LazyAcquire(self.name, self._pass, left)
+        def passing() -> Acquire:
+            left = None if timeout is None else max(0.0, asked + timeout - _clock.now())
+            return Acquire(self._engine, self._gate, options, left, once=True)
 
         call = partial(Acquire, self._engine, beside, self._options, timeout, since=asked)
-        (writer,) = await obtain_behind(passing, [call])
+        try:
+            (writer,) = await obtain_behind(passing, [call])
+        except NotAcquiredError as error:
+            if not isinstance(error, AcquireTimeoutError):  # the gate doesn't wait
+                text = (
+                    f"another reader of {self.name!r} ({error.holder!r}) is being upgraded and "
+                    "waits for this one: release the read lease and lock to write"
+                )
+                error.args = (text,)
+            raise
         if not reader.held:
             writer._let_go()
             raise reader._loss_error()
         return writer
-
-    async def _pass(self, timeout: float | None) -> Lease:
-        """Return the gate's lease. Raises NotAcquiredError at once if another reader has it."""
-        options = LeaseOptions(self._options.ttl)
-        try:
-            return await Acquire(self._engine, self._gate, options, timeout, once=True)
-        except NotAcquiredError as error:
-            raise NotAcquiredError(
-                f"another reader of {self.name!r} ({error.holder!r}) is being upgraded and waits "
-                "for this one: release the read lease and lock to write",
-                name=self.name,
-                owner=error.owner,
-                holder=error.holder,
-                remaining=error.remaining,
-                votes=error.votes,
-                retry_after=error.retry_after,
-            ) from None
 
     async def downgrade(self, lease: Lease) -> Lease:
         """Return a read lease in place of the write lease `lease`, which ends.
