@@ -88,26 +88,11 @@ class Found:
 class Round(Vote):
     """Counts the replies of all nodes; decided once a majority has answered or no longer can."""
 
-    __slots__ = (
-        "_answered",
-        "_empty",
-        "_sent",
-        "_since",
-        "cut_short",
-        "decided",
-        "granted",
-        "left",
-        "name",
-        "on_forgotten",
-        "promised",
-    )
     AIM: ClassVar[str] = "know the state of"
     NEVER: ClassVar[str] = "be known"
 
     def __init__(self, engine: Engine, name: str, sent: float, since: float) -> None:
-        self.name: str = name
-        self._nodes = engine.multiplexer.nodes
-        self._quorum = engine.multiplexer.quorum
+        super().__init__(name, engine.multiplexer)
         self._sent = sent
         self._since = since
         """A node that has kept its memory since this moment can't have forgotten a value."""
@@ -121,7 +106,6 @@ class Round(Vote):
         """Called if a reply after the decision shows that a node has forgotten the value."""
         self.left = len(self._nodes)
         self.granted: list[Stored] = []
-        self.failures: dict[int, Failure] = {}
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -296,13 +280,14 @@ class Register:
         patience = _Patience(self._engine, self.name, deadline)
         return await self._change(step, patience, rewrite=rewrite)
 
-    async def undo(self, step: Change, limit: float) -> None:
-        """Take back a change of a call that has ended; tried for `limit` seconds.
+    async def settle(self, step: Change, limit: float, *, closing: bool) -> None:
+        """Change the value for a call that has ended; tried for `limit` seconds.
 
-        This goes on while the manager is being closed. It also writes a value that a majority has:
-        the change may have reached a few other nodes, from which a later call would take it over.
+        With `closing` this goes on while the manager is being closed. It also writes a value that a
+        majority has: a change may have reached a few other nodes, from which a later call would
+        take it over.
         """
-        patience = _Patience(self._engine, self.name, _clock.now() + limit, closing=True)
+        patience = _Patience(self._engine, self.name, _clock.now() + limit, closing=closing)
         with contextlib.suppress(AsyncLockError):
             await self._change(step, patience, rewrite=True)
 
@@ -342,20 +327,15 @@ class Register:
 
     def _tell_again(self) -> None:
         # In the background, because the reader has its answer already.
-        self._engine.background.spawn(self._repair(), f"asynclock: tell {self.name} again")
-
-    async def _repair(self) -> None:
-        with contextlib.suppress(AsyncLockError):
-            deadline = _clock.now() + self._engine.settings.max_ttl
-            patience = _Patience(self._engine, self.name, deadline)
-            await self._change(lambda value: value, patience, rewrite=True)
+        work = self.settle(lambda value: value, self._engine.settings.max_ttl, closing=False)
+        self._engine.background.spawn(work, f"asynclock: tell {self.name} again")
 
     async def until(
         self,
         ready: Callable[[str | None], T | None],
         deadline: float | None,
         *,
-        longest: float | None = None,
+        longest: float = inf,
         since: float | None = None,
     ) -> T | None:
         """Wait until `ready` returns something other than None for the value, and return that.
@@ -365,9 +345,7 @@ class Register:
         """
         patience = _Patience(self._engine, self.name, deadline, since)
         lookout = Lookout(self._engine, (self.key,))
-        ends = [] if deadline is None else [deadline]
-        if longest is not None:
-            ends.append(_clock.now() + longest)
+        end = min(inf if deadline is None else deadline, _clock.now() + longest)
         try:
             while True:
                 try:
@@ -378,9 +356,9 @@ class Register:
                         return None
                     raise
                 now = _clock.now()
-                if found is not None or any(now >= end for end in ends):
+                if found is not None or now >= end:
                     return found
-                await lookout.wait(most=min((end - now for end in ends), default=inf))
+                await lookout.wait(most=end - now)
                 if _clock.now() >= patience.ends_at:
                     return None
         finally:
@@ -408,9 +386,8 @@ class Register:
             engine.ready()
         now = _clock.now()
         if args:
-            number, by, keep, *value = args
             not_after = nodes.not_after(now + 2 * engine.settings.node_timeout)
-            args = (number, by, keep, not_after, *value)
+            args = (*args[:3], not_after, *args[3:])
         command = Command(SCRIPT, (self.key,), (op, *args))
         command.numbered_at, command.wakes = chosen, (self.key,) if args else ()
         # Only the replies to these two contain the stored value.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 
 from .. import _clock, _settings
@@ -225,11 +227,36 @@ class _State:
         """Whether the party must stop waiting, unless its round is complete."""
         return self.broken or any(party in row for row in self.sent_away)
 
-    def send_away(self, *, broken: bool) -> None:
+    # changes: each returns whether it has changed anything
+
+    def arrive(self, party: str, now: int, ttl: int) -> bool:
+        """Let a party wait for `ttl` µs, or complete the round with it."""
+        self.drop_crashed(now)
+        if self.index(party) is not None or self.refuses(party):
+            return False
+        self.here[party] = now + ttl
+        if len(self.here) >= self.parties:
+            self.passed = [*self.passed, list(self.here)][-REMEMBERED:]
+            self.round += 1
+            self.here = {}
+        return True
+
+    def leave(self, party: str) -> bool:
+        """Stop the wait of one party, unless its round is complete."""
+        return self.here.pop(party, None) is not None
+
+    def send_away(self, *, broken: bool) -> bool:
         """Stop the wait of all parties that are here."""
+        if not self.here and self.broken == broken:
+            return False
         if self.here:
             self.sent_away = [*self.sent_away, list(self.here)][-REMEMBERED:]
         self.here, self.broken = {}, broken
+        return True
+
+    def drop_crashed(self, now: int) -> None:
+        """Count no party that should have reported before `now`."""
+        self.here = {party: until for party, until in self.here.items() if until > now}
 
     def text(self) -> str:
         return json.dumps(
@@ -300,12 +327,13 @@ class Barrier(_Shared):
         """
         deadline, since = deadline_of(timeout), _clock.now()
         party = self._engine.owners.new_mark()
+        ttl = round(self._ttl * 1_000_000)
+        arrival = self._step(lambda state: state.arrive(party, self._now(), ttl))
         undos, vanish = self._engine.undos, partial(self._vanish, party)
         undos[party] = vanish
         try:
             while True:
                 # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
-                arrival = self._arrival(party)
                 state = self._state(await self._register.change(arrival, deadline))
                 place = self._place(state, party)
                 if place is None:
@@ -334,7 +362,9 @@ class Barrier(_Shared):
 
     async def waiting(self, *, timeout: float | None = None) -> int:
         """Return the number of parties that wait now. Raises the same errors as `wait`."""
-        return len(self._alive(await self._register.read(deadline_of(timeout))).here)
+        state = self._state(await self._register.read(deadline_of(timeout)))
+        state.drop_crashed(self._now())
+        return len(state.here)
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Break the barrier: all parties that wait, and all later ones, get BrokenBarrierError.
@@ -357,13 +387,7 @@ class Barrier(_Shared):
         return self._state(await self._register.read(deadline_of(timeout))).broken
 
     async def _send_away(self, timeout: float | None, *, broken: bool) -> None:
-        def change(value: str | None) -> str | None:
-            state = self._state(value)
-            if not state.here and state.broken == broken:
-                return value
-            state.send_away(broken=broken)
-            return state.text()
-
+        change = self._step(lambda state: state.send_away(broken=broken))
         await self._register.change(change, deadline_of(timeout))
 
     def _place(self, state: _State, party: str) -> int | None:
@@ -377,15 +401,15 @@ class Barrier(_Shared):
             )
         return place
 
-    def _pause(self, deadline: float | None) -> float | None:
+    def _pause(self, deadline: float | None) -> float:
         # No report shortly before the deadline: there might be no time to complete it.
         near = deadline is not None and deadline - _clock.now() < self._ttl * 2 / 3
-        return None if near else self._ttl / 3
+        return inf if near else self._ttl / 3
 
     async def _give_up(self, party: str) -> int:
         # If all have arrived at the last moment, this party has passed.
         limit = _clock.now() + 2 * self._engine.settings.node_timeout
-        value = await self._register.change(self._departure(party), limit)
+        value = await self._register.change(self._leaving(party), limit)
         place = self._place(self._state(value), party)
         if place is None:
             raise TimeoutError(f"not all {self.parties} parties arrived at barrier {self.name!r}")
@@ -393,40 +417,21 @@ class Barrier(_Shared):
 
     def _vanish(self, party: str) -> asyncio.Task[Any]:
         # Tried for one ttl: after that the party counts as crashed anyway.
-        undo = self._register.undo(self._departure(party), self._ttl)
+        undo = self._register.settle(self._leaving(party), self._ttl, closing=True)
         return self._engine.undo(undo, f"asynclock: leave barrier {self.name}")
 
-    def _departure(self, party: str) -> Change:
+    def _leaving(self, party: str) -> Change:
+        return self._step(lambda state: state.leave(party))
+
+    def _step(self, act: Callable[[_State], bool]) -> Change:
         def change(value: str | None) -> str | None:
-            if value is None:
-                return None
             state = self._state(value)
-            state.here.pop(party, None)
-            return state.text()
-
-        return change
-
-    def _arrival(self, party: str) -> Any:
-        def change(value: str | None) -> str | None:
-            state = self._alive(value)
-            if state.index(party) is not None or state.refuses(party):
-                return value
-            state.here[party] = self._now() + round(self._ttl * 1_000_000)
-            if len(state.here) >= self.parties:
-                state.passed = [*state.passed, list(state.here)][-REMEMBERED:]
-                state.round += 1
-                state.here = {}
-            return state.text()
+            return state.text() if act(state) else value
 
         return change
 
     def _now(self) -> int:
         return self._engine.multiplexer.fence_floor(_clock.now())
-
-    def _alive(self, value: str | None) -> _State:
-        state, now = self._state(value), self._now()
-        state.here = {party: until for party, until in state.here.items() if until > now}
-        return state
 
     def _state(self, value: str | None) -> _State:
         state = _State(self.parties, 0, {}, []) if value is None else _parsed_barrier(value)
