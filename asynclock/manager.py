@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 from . import _clock, _settings
 from ._engine.acquire import Acquire
 from ._engine.context import EngineSettings
-from ._engine.ending import Detached
 from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import Lease
+from ._engine.lease import Detached, Lease
 from ._engine.spec import HandOff, is_owner_id
 from ._inspect.survey import NodeAccess, held
 from ._inspect.takeback import TakeBack

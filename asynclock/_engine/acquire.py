@@ -24,13 +24,12 @@ from .._rules.pacing import Spread
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed, Voted
 from . import refusals
-from .ask import Ask, Attempt
+from .attempt import Attempt
 from .context import closed
-from .ending import reserve_ahead, reserve_now
 from .engine import Engine
-from .grant import Grant, LocalQueue, Turn
+from .grant import Grant, LocalQueue, Turn, reserve_ahead, reserve_now
 from .lease import Lease
-from .outbox import decide
+from .outbox import Ask, decide
 from .seek import LONGEST_ATTEMPT, Seek
 from .spec import LeaseOptions, LockSpec
 

@@ -19,11 +19,10 @@ from .._nodes.multiplexer import Multiplexer
 from .._nodes.wire import NOBODY, Sink
 from .._process import Background, of_one_process, wait_out
 from ..events import CLOSED, UNNOTICED, Lost, Observers, Released, Renewed
-from .ask import WakesNext
+from .attempt import WakesNext
 from .context import Context, EngineSettings
-from .ending import Release
 from .grant import FOREVER, Grant, LocalQueue
-from .outbox import batch_release
+from .outbox import Release, batch_release
 from .renewal import Extended, Renewals, within
 from .spec import LockSpec, QueueKey
 
@@ -138,7 +137,7 @@ class Engine(Context):
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if grant.spec.form is not None and not kept and not rest:
-            batch_release(self, release, joined=queue is not None and queue.asking > 0)
+            batch_release(release, joined=queue is not None and queue.asking > 0)
         elif rest < FOREVER:  # else it was detached
             nodes.deliver(release.command(), release, nodes.everyone)
         if kept:  # write it now: the caller's task doesn't wait, and may block the loop

@@ -11,7 +11,7 @@ from typing import Any, Final
 from .._nodes.wire import Command, Failure, Gather, Script
 from .._rules import pacing
 from .._rules.quorum import majority
-from .ask import WOKEN, Ticket
+from .attempt import WOKEN, Ticket
 from .context import Context
 from .spec import LockSpec, holder, is_owner_id, label, places, published, rests, values
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, Self
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -20,12 +20,17 @@ from .._rules import validity
 from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
-from .ending import SPARE_FENCES, Detached, Release, reserve_ahead
 from .engine import Engine
-from .grant import FOREVER, Grant, Interruption
+from .grant import FOREVER, SPARE_FENCES, Grant, Interruption, reserve_ahead
 from .inspection import Lookout, ask_all
+from .outbox import Release
 from .renewal import QUARANTINED
-from .spec import LONGEST_MESSAGE, LeaseOptions, Vote, done, label, stored
+from .spec import LONGEST_MESSAGE, LeaseOptions, Vote, done, from_json, label, stored
+
+NOT_DETACHED: Final = "the lease on {!r} can't be detached: only those of lock and fair_lock can"
+VERSION: Final = 1
+LONGEST: Final = 8192
+"""Maximum number of bytes of a detached ticket."""
 
 
 @of_one_process
@@ -495,3 +500,38 @@ class Check(Vote):
         decided = self.kept >= self._quorum or self.gone or not self._left
         if decided and not self.decided.done():
             self.decided.set_result(self.kept >= self._quorum)
+
+
+class Detached(NamedTuple):
+    """What a detached ticket says: VERSION and these fields, as a list in JSON."""
+
+    name: str
+    key: str
+    """The lock's own key, which tells a fair lock, and the manager's prefix."""
+    owner: str
+    fence: int
+    ttl: float
+    at_least: float
+
+    @classmethod
+    def ticket_of(cls, grant: Grant) -> bytes:
+        """Return the ticket of a lease. Raises ConfigurationError if it can't have one."""
+        spec, left = grant.spec, grant.held_since + grant.options.at_least - _clock.now()
+        if spec.part or not spec.queue:  # it isn't a whole name, or is several
+            raise ConfigurationError(NOT_DETACHED.format(spec.name), name=spec.name)
+        lease = grant.owner, grant.fence, grant.ttl, max(0.0, left)
+        text = json.dumps([VERSION, *cls(spec.name, spec.keys[0], *lease)])
+        if len(text) > LONGEST:
+            long = f"the name is too long for a ticket of {LONGEST} bytes: lock its hash"
+            raise ConfigurationError(long, name=spec.name)
+        return text.encode()
+
+    @classmethod
+    def read(cls, ticket: object) -> Self:
+        """Return what `ticket` says. Raises ConfigurationError, which doesn't show the ticket."""
+        if not isinstance(ticket, bytes):
+            raise ConfigurationError("a ticket must be bytes (of a text, pass ticket.encode())")
+        match from_json(ticket) if len(ticket) <= LONGEST else None:
+            case [form, str(), str(), str(), int(), float(), float()] as found if form == VERSION:
+                return cls(*found[1:])
+        raise ConfigurationError("this is no ticket that Lease.detach of this version returned")

@@ -1,4 +1,4 @@
-"""The tick's outbox: its acquires and releases as one command for each node, decided together.
+"""Acquires, releases, and the tick's outbox: one command for each node, decided together.
 
 Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
 first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
@@ -12,7 +12,9 @@ On a Cluster each server has batches of its own, in which each name has a comman
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -25,26 +27,26 @@ from .._nodes.wire import (
     ACQUIRE,
     BATCH,
     GIVEN_UP,
-    GRANTED,
     NO_RIGHT,
     REDIRECTS,
     RELEASE,
-    UNREADABLE,
+    REST,
     BatchCommand,
     Command,
     Failure,
-    ServerError,
     Word,
-    failure,
     head,
     pack,
     told_by,
 )
 from .._rules import validity
-from .ask import Ask, SentBatch
+from ..events import GONE
+from .attempt import Attempt, Ticket
 from .context import Context, closed
-from .ending import Release
-from .spec import FENCES, Granted, LockSpec, acquired, ms
+from .grant import Grant
+from .spec import RELEASED, Granted, LockSpec, acquired, ms, parts_of, plain, released
+
+_log = logging.getLogger("asynclock")
 
 MOST_KEYS: Final = 192
 """Maximum number of keys in one command, as 64 mutexes have. A server needs 0.3 ms for these, or
@@ -57,10 +59,169 @@ MOST_UNSENT_IN_CLUSTER: Final = 32
 """The same on a Cluster, where each server has batches of its own."""
 UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
-INTEGERS: Final = {int}
-"""The types of the numbers in a reply to a batch."""
-RELEASED: Final = (GRANTED, b"", 0)
-"""The reply to a release by its owner, while nobody waits."""
+UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
+UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
+WAKE_NOBODY = (1,)
+WRONGTYPE = "WRONGTYPE"
+"""Code of a failure at a key that another program has written: by then the lock is deleted."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Ask:
+    """One owner's request for one name; `decide` sends it and waits for the verdict."""
+
+    context: Context
+    spec: LockSpec
+    ttl: float
+    waits: tuple[Word, ...] = ()
+    """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
+    ticket: Ticket | None = None
+    """The caller's place in the queue; None if it has none."""
+    owner: str = field(init=False)
+    fence: int = 0
+    """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
+    attempt: Attempt | None = None
+    """The vote on this request alone; None while the batch may be decided as a whole."""
+    batch: Batch | None = None
+    future: asyncio.Future[None] = field(default_factory=asyncio.Future)
+    """Done once the verdict is certain."""
+
+    def __post_init__(self) -> None:
+        self.owner = self.context.owners.new()
+
+    def barge(self) -> None:
+        """Ask ahead of all waiters, because the turn of this process isn't over."""
+        if self.waits:
+            self.waits = (*self.waits, self.owner, 0, 1)
+
+    def alone(self) -> Attempt:
+        """Return the vote on this request alone, with what the nodes have replied so far.
+
+        Call this only after the batch was sent: the attempt copies the list of the nodes asked.
+        """
+        if self.attempt is None:
+            batch = self.batch
+            terms = self.context, self.spec, self.owner, self.ttl, self.waits, self.ticket
+            started = _clock.now() if batch is None else batch.started
+            self.attempt = Attempt(*terms, started, self.future)
+            if batch is not None:
+                self.attempt.sent(batch.sent_to, batch.absent, batch.claims(self))
+        return self.attempt
+
+    def expire(self) -> None:
+        """Count all nodes that have not replied as failed: the caller's time is over."""
+        if self.batch is not None and not self.batch.sent:
+            self.context.multiplexer.flush()  # uvloop runs timers before the tick has ended
+        if not self.future.done():
+            self.alone().expire()
+
+    def withdraw(self) -> None:
+        """Undo the request: the caller was cancelled, or the manager is being closed."""
+        batch = self.batch
+        if batch is not None and not batch.sent:
+            batch.asks.remove(self)  # no node will know of it
+            if not self.future.done():
+                self.future.set_result(None)
+        elif batch is not None and batch.sending:
+            # A garbage collection closed the call: its release follows the batch.
+            self.context.soon(self.withdraw)
+        else:
+            attempt = self.alone()
+            attempt.abandon()
+            attempt.leave_queue()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Release:
+    """One release; it is done once a quorum agrees or every node has answered."""
+
+    context: Context
+    grant: Grant
+    on_loss: Callable[[str], None] | None = None
+    """Called with the reason if the replies show that the lease was lost before."""
+    kept: bool = False
+    """Whether the nodes wake nobody, because this process may ask again within its turn."""
+    rest: float = 0.0
+    """Seconds for which nobody gets the name; 0 for a release without a rest."""
+    on_certain: Callable[[], None] | None = None
+    """Called once when the release is done."""
+    _answered: int = 0
+    _deleted: int = 0
+    _foreign: int = 0
+    _future: asyncio.Future[None] | None = None
+
+    def command(self) -> Command:
+        """Build the command for this name alone."""
+        grant, now = self.grant, _clock.now()
+        more: tuple[Word, ...] = WAKE_NOBODY if self.kept else ()
+        op, spec = RELEASE, grant.spec
+        if self.rest:
+            nodes = self.context.multiplexer
+            nodes.read_clocks(now)  # the acquire may be long ago
+            # The latest end by the nodes' clocks: a late release makes the rest hardly longer.
+            op, more = REST, (ms(self.rest), nodes.not_after(now + self.rest))
+        command = spec.release(grant.owner, grant.asked_since, now + grant.ttl, more, op)
+        command.wakes = spec.watched
+        return command
+
+    def agreed(self, nodes: int) -> None:
+        """Count a quorum of nodes that have released the name and on which nobody waits."""
+        self._deleted += nodes
+        self._answered += nodes
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        """Count the reply of one node."""
+        parsed = released(reply)
+        if type(parsed) is Failure:
+            if parsed.permanent:
+                self._complain(parsed)
+        else:
+            if parsed.done:
+                self._deleted += 1
+            else:
+                self._foreign += 1
+            # A waiter may be ours: servers send no push for changes by our own connection.
+            for ticket in self.grant.spec.woken(parsed):
+                self.context.multiplexer.wakeups.wake(ticket, index)
+        self._answered += 1
+        if not self._certain():
+            return
+        if self.on_loss is not None and self._refuted():
+            tell_loss, self.on_loss = self.on_loss, None
+            tell_loss(GONE)
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
+        if self.on_certain is not None:
+            tell, self.on_certain = self.on_certain, None
+            tell()
+
+    def _complain(self, failure: Failure) -> None:
+        # Not an error, because the lease was ours until now.
+        complaints = self.context.complaints
+        if failure.cause not in complaints:
+            complaints.add(failure.cause)
+            _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
+
+    def _certain(self) -> bool:
+        nodes = self.context.multiplexer
+        enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
+        return enough or self._refuted()
+
+    def _refuted(self) -> bool:
+        # Whether too many nodes for a quorum had lost the lease before the release.
+        nodes = self.context.multiplexer
+        return self._foreign > len(nodes.nodes) - nodes.quorum
+
+    def done(self) -> asyncio.Future[None]:
+        """Return a future that is done once the outcome is certain, within one node timeout."""
+        self._future = asyncio.Future()
+        if self._answered and self._certain():
+            self._future.set_result(None)
+        return self._future
 
 
 def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[Any, Any, None]:
@@ -108,55 +269,59 @@ def _withdraw(ask: Ask, timer: asyncio.TimerHandle | None) -> None:
         ask.withdraw()
 
 
-class Batch(SentBatch):
+@dataclass(slots=True, init=False, eq=False, repr=False)
+class Batch:
     """What one loop tick sends to all nodes as one command, and the replies to it."""
 
-    __slots__ = (
-        "_first",
-        "_give_up_at",
-        "_limits",
-        "_missing",
-        "_nodes",
-        "_split",
-        "context",
-        "home",
-        "most",
-        "names",
-        "releases",
-        "spec",
-        "ttl",
-        "waits",
-    )
+    context: Context
+    spec: LockSpec
+    """The first name; all others have the same form."""
+    home: ServerNode | None
+    """The server of a Cluster that has all names; None elsewhere, or if unknown."""
+    names: int
+    """Number of names that were ever put in: a name that is taken out makes no room."""
+    most: int
+    """Maximum number of names."""
+    asks: list[Ask]
+    releases: list[Release]
     ttl: float
-    """Seconds for which the names are requested; like all here, unset without acquires."""
+    """Seconds for which the names are requested; like all `asks` need, unset without them."""
     waits: tuple[Word, ...]
     """Arguments of an acquire that waits if it is refused; () if none of these waits."""
+    sent: bool
+    sending: bool
+    sent_to: list[int]
+    """The nodes that the command was sent to; none if single commands were sent."""
+    absent: dict[int, Failure]
+    """Why the other nodes were not asked."""
+    started: float
+    valid_until: float
+    agreeing: list[int]
+    """The nodes that have replied like the first one; none is added once a node differs."""
+    numbers: list[int]
+    """Their reply for each name: releases first, then acquires."""
+    voters: tuple[int, ...]
+    _nodes: Multiplexer
     _limits: tuple[int, int, int]
     """The fence floor, the time after which no node may acquire, and the fences' retention."""
-    _first: list[Any]
-    """The first reply, without the node's clock."""
     _give_up_at: float
     """The moment on our clock that each node takes for the second one; 0 if that is known."""
+    _first: list[Any]
+    """The first reply, without the node's clock."""
+    _missing: int
+    _split: bool
 
     def __init__(self, context: Context, spec: LockSpec, home: ServerNode | None = None) -> None:
-        self.asks = []
-        self.sent = self.sending = False
-        self.sent_to = []
+        self.asks, self.releases, self.sent_to, self.agreeing = [], [], [], []
+        self.sent = self.sending = self._split = False
         self.absent = {}
-        self.agreeing = []
         self.voters = ()
         self.context = context
         self.spec = spec
-        """The first name; all others have the same form."""
         self.home = home
-        """The server of a Cluster that has all names; None elsewhere, or if unknown."""
-        self.releases: list[Release] = []
-        self._split = False
-        self._nodes = context.multiplexer
         self.names = 1
-        """Number of names that were ever put in: a name that is taken out makes no room."""
         self.most = MOST_KEYS // len(spec.all_keys)
-        """Maximum number of names."""
+        self._nodes = context.multiplexer
         self._nodes.unsent.append(self)
 
     def send(self, *, now: bool) -> None:
@@ -221,6 +386,7 @@ class Batch(SentBatch):
             self._give_up_at = 0.0 if not_after else until
         if len(releases) + len(asks) == 1:
             return self._acquire(asks[0]) if asks else releases[0].command()
+        given_up = [release.grant for release in releases]
         owners = [ask.owner for ask in asks]
         singles = partial(self._singles, releases, asks)
         command: BatchCommand
@@ -229,7 +395,7 @@ class Batch(SentBatch):
             words = 5 + len(self.waits) if asks else 0
             each = [
                 head(one.spec.script, one.spec.release_keys, RELEASE, 1) + pack((one.owner,))[4:]
-                for one in releases
+                for one in given_up
             ]
             each += [
                 head(one.spec.script, one.spec.all_keys, ACQUIRE, words)
@@ -240,7 +406,7 @@ class Batch(SentBatch):
             command = BatchCommand(None, (), (BATCH,), owners, singles)
             command.size, command.packed = len(each), b"".join(each)
         else:
-            names = [release.spec.all_keys for release in releases]
+            names = [grant.spec.all_keys for grant in given_up]
             names += [ask.spec.all_keys for ask in asks]
             locks, counters, *others = zip(*names, strict=True)
             keys = [*locks, *chain(*others), *counters[len(releases) :]]
@@ -248,10 +414,10 @@ class Batch(SentBatch):
             if asks:
                 terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
             args: list[Word] = [BATCH, len(releases), *terms]
-            args += [release.owner for release in releases]
+            args += [grant.owner for grant in given_up]
             command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
         command.unlimited = bool(releases)
-        command.wakes = [key for release in releases for key in release.spec.watched]
+        command.wakes = [key for grant in given_up for key in grant.spec.watched]
         if asks:
             command.give_up_at = self._give_up_at
         return command
@@ -292,6 +458,15 @@ class Batch(SentBatch):
         self._missing -= 1
         if not self._missing:  # end the circle of asks and batch, which only a collector frees
             self.asks, self.releases = [], []
+
+    def claims(self, ask: Ask) -> dict[int, int]:
+        """Return the fences that `ask` got from the nodes that replied like the first one."""
+        if ask.fence:
+            return dict.fromkeys(self.voters, ask.fence)
+        if not self.agreeing:
+            return {}
+        fence = self.numbers[self.asks.index(ask) - len(self.asks)]
+        return dict.fromkeys(self.agreeing, fence)
 
     def _decide(self) -> None:
         self.voters = tuple(self.agreeing)
@@ -354,16 +529,17 @@ class Batch(SentBatch):
                     release.on_reply(agreed, RELEASED)
 
 
-def batch_release(context: Context, one: Release, *, joined: bool) -> None:
+def batch_release(release: Release, *, joined: bool) -> None:
     """Put one release into the first batch of this tick that has room.
 
     joined: a task of this process asks for the name now, so its acquire may join the batch.
     """
-    spec, nodes = one.spec, context.multiplexer
+    context, spec = release.context, release.grant.spec
+    nodes = context.multiplexer
     home = nodes.home and nodes.home(spec.all_keys)
     room = nodes.unsent and _with_room(nodes.unsent, spec, None, home)
     batch = room or Batch(context, spec, home)
-    batch.releases.append(one)
+    batch.releases.append(release)
     _send_soon(nodes, batch, wait=joined)
 
 
@@ -413,43 +589,3 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
         nodes.flush(ends=True)
     elif not nodes.flush_due:
         nodes.flush_soon()
-
-
-def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
-    """Return a number per name if the node did everything and nobody waits; otherwise None."""
-    if type(reply) is not list or len(reply) < 3:
-        return None
-    if releases + acquires == 1:
-        number = reply[1] if acquires else GRANTED
-        if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
-            return None
-        return [number]
-    numbers = reply[1]
-    if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
-        return None
-    sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
-    return numbers if sound and max(numbers) in FENCES else None
-
-
-def parts_of(
-    reply: Any, releases: int, acquires: int, *, in_cluster: bool = False
-) -> Sequence[Any]:
-    """Return for each name what the node would have replied to its own command."""
-    names = releases + acquires
-    if type(reply) is Failure or names == 1:
-        return [reply] * names
-    match reply:
-        case [0 | 1, list(found), int(clock)] if len(found) == names:
-            return [
-                _part(one, clock, release=n < releases, in_cluster=in_cluster)
-                for n, one in enumerate(found)
-            ]
-    return [UNREADABLE] * names
-
-
-def _part(one: Any, clock: int, *, release: bool, in_cluster: bool) -> Any:
-    if type(one) is ServerError:  # its reason is as in a single command
-        return failure(ServerError(str(one).removesuffix(".")), in_cluster=in_cluster)
-    if type(one) is int:
-        return RELEASED if release else (GRANTED, one, b"", clock)
-    return one

@@ -15,7 +15,7 @@ from ..errors import (
     QuorumUnavailableError,
     UnsupportedDeploymentError,
 )
-from .ask import Attempt
+from .attempt import Attempt
 from .context import Context
 from .grant import LocalQueue
 from .spec import LONGEST_MESSAGE, LockSpec, Vote, label, published, rests, stored

@@ -21,12 +21,12 @@ from .._rules.pacing import SETTLING, Owners
 from ..errors import AcquireTimeoutError, AsyncLockError
 from ..events import Contended, SplitVote, Voted
 from . import refusals
-from .ask import WOKEN, Ask, Attempt, Ticket, leave
+from .attempt import WOKEN, Attempt, Ticket, leave
 from .context import Context, closed
 from .engine import Engine
 from .grant import FOREVER, LocalQueue
 from .inspection import NAMED, before, question
-from .outbox import decide
+from .outbox import Ask, decide
 from .spec import LockSpec, digest, label, values
 
 MAX_SLOT_HOPS = 5

@@ -18,7 +18,20 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, final
 from .. import _clock
 from .._keys import MESSAGE, derived
 from .._nodes.multiplexer import Multiplexer, barred
-from .._nodes.wire import GRANTED_MARK, RELEASE, Command, Failure, Script, Word, reader, too_far
+from .._nodes.wire import (
+    GRANTED,
+    GRANTED_MARK,
+    RELEASE,
+    UNREADABLE,
+    Command,
+    Failure,
+    Script,
+    ServerError,
+    Word,
+    failure,
+    reader,
+    too_far,
+)
 from ..events import holder_id
 
 HandOff = Literal["block", "strict"] | bool
@@ -266,14 +279,18 @@ def last_owner(value: str) -> str:
 
 
 # ---- Replies by name: a reply of any other shape is a Failure of its node, like no answer --------
-# The scripts' headers have the forms. Only `outbox.plain` looks at a reply before these readers: it
-# compares whole replies to a batch.
+# The scripts' headers have the forms. Only `plain` looks at a reply before these readers: a batch
+# compares whole replies.
 
 
 LONGEST_MESSAGE: Final = 200
 """Maximum number of characters of a message, unless it is a leader's value."""
 CUT: Final = Failure("no answer before the caller's timeout", code="CUT")
 TOO_LATE: Final = Failure("the request reached it too late")
+RELEASED: Final = (GRANTED, b"", 0)
+"""The reply to a release by its owner, while nobody waits."""
+INTEGERS: Final = {int}
+"""The types of the numbers in a reply to a batch."""
 FENCES: Final = range(1, 2**53)
 """The numbers that may be fences: from 2^53 on, two numbers in a row may be equal."""
 
@@ -380,6 +397,46 @@ def acquired(reply: Any) -> Granted | Refused | Failure:
                 waits = number, rank, free == 1
                 return Refused(_seconds(left), _text(holder), *waits, slots, told)
     raise ValueError
+
+
+def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
+    """Return a number per name if the node did everything and nobody waits; otherwise None."""
+    if type(reply) is not list or len(reply) < 3:
+        return None
+    if releases + acquires == 1:
+        number = reply[1] if acquires else GRANTED
+        if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
+            return None
+        return [number]
+    numbers = reply[1]
+    if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
+        return None
+    sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
+    return numbers if sound and max(numbers) in FENCES else None
+
+
+def parts_of(
+    reply: Any, releases: int, acquires: int, *, in_cluster: bool = False
+) -> Sequence[Any]:
+    """Return for each name what the node would have replied to its own command."""
+    names = releases + acquires
+    if type(reply) is Failure or names == 1:
+        return [reply] * names
+    match reply:
+        case [0 | 1, list(found), int(clock)] if len(found) == names:
+            return [
+                _part(one, clock, release=n < releases, in_cluster=in_cluster)
+                for n, one in enumerate(found)
+            ]
+    return [UNREADABLE] * names
+
+
+def _part(one: Any, clock: int, *, release: bool, in_cluster: bool) -> Any:
+    if type(one) is ServerError:  # its reason is as in a single command
+        return failure(ServerError(str(one).removesuffix(".")), in_cluster=in_cluster)
+    if type(one) is int:
+        return RELEASED if release else (GRANTED, one, b"", clock)
+    return one
 
 
 @reader

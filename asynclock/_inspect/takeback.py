@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from .. import _settings
 from .._engine import refusals
-from .._engine.ask import WakesNext
+from .._engine.attempt import WakesNext
 from .._engine.inspection import Inspection, ask_all
 from .._engine.spec import Vote, done, is_owner_id, last_owner, released
 from .._nodes.wire import NO_RIGHT, Failure

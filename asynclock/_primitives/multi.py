@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext
-from .._engine.ending import NOT_DETACHED
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import Lease, wanted
+from .._engine.lease import NOT_DETACHED, Lease, wanted
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.wire import Script

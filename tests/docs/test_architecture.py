@@ -40,7 +40,7 @@ def test_the_way_has_eight_steps() -> None:
 
 
 async def test_as_many_files_and_functions_run_as_the_page_says() -> None:
-    """And of those that are needed where others want it, only the request itself."""
+    """And none of those that are needed where others want it."""
     way = PAGE.partition("## The way of an acquire")[2].partition("\n1. ")[0]
     first, others = (re.findall(r"`([\w/]+\.py)`", half) for half in way.split("Where others want"))
     acquire, _ = await measure(1)
@@ -49,8 +49,8 @@ async def test_as_many_files_and_functions_run_as_the_page_says() -> None:
         str(len(acquire.files)),
     ]
     assert set(first) <= acquire.files
-    ran = {name for name in acquire.calls if name.partition(":")[0] in others}
-    assert ran == {"_engine/ask.py:Ask.__init__"}
+    assert others
+    assert not acquire.files.intersection(others)
 
 
 def test_the_engine_has_as_many_files_and_floors_as_the_page_says() -> None:

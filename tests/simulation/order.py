@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asynclock._engine.ask import Ticket
+from asynclock._engine.attempt import Ticket
 from asynclock._engine.seek import Seek
 from tests.simulation.clients import hold, obtain, operation, pass_through
 from tests.simulation.world import TTL, Process

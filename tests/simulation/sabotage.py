@@ -16,13 +16,12 @@ import pytest
 
 from asynclock import _clock, _settings
 from asynclock._engine.acquire import Acquire
-from asynclock._engine.ask import Ask, Attempt, SentBatch
+from asynclock._engine.attempt import Attempt
 from asynclock._engine.context import Context
-from asynclock._engine.ending import Release, Reservation
 from asynclock._engine.engine import Engine
-from asynclock._engine.grant import Grant, Interruption, LocalQueue
+from asynclock._engine.grant import Grant, Interruption, LocalQueue, Reservation
 from asynclock._engine.lease import Lease
-from asynclock._engine.outbox import Batch
+from asynclock._engine.outbox import Ask, Batch, Release
 from asynclock._engine.renewal import Renewals, Round
 from asynclock._engine.seek import Seek
 from asynclock._engine.spec import OwnerIds
@@ -259,7 +258,7 @@ SABOTAGES = {
     "validity_from_the_end": under(
         "locks",
         swap(Attempt, "valid_until", counted_from_the_replies),
-        swap(SentBatch, "valid_until", counted_from_the_replies),
+        swap(Batch, "valid_until", counted_from_the_replies),
         faults=("freeze_process_in_an_attempt",),
     ),
     "renewal_from_the_reply": under("answers", swap(Renewals, "granted", changed(_stamped_late))),
@@ -382,7 +381,7 @@ SABOTAGES = {
     "no_fence_is_written_back": under("queues", swap(Attempt, "_write_back", nothing)),
     "different_replies_decide_no_batch": under("keepers", swap(Batch, "_split_up", nothing)),
     "a_split_batch_counts_no_reply": under("locks", swap(Batch, "_count", nothing)),
-    "a_split_batch_forgets_its_grants": under("keepers", swap(SentBatch, "claims", always({}))),
+    "a_split_batch_forgets_its_grants": under("keepers", swap(Batch, "claims", always({}))),
     "a_rejected_request_has_no_reply": under("locks", swap(ErrorReplies, "take", nothing)),
     "overdue_requests_are_waited_for": under("late", swap(Link, "_check_time", nothing)),
     "a_tick_sends_nothing": under("locks", swap(Multiplexer, "flush_soon", nothing)),

@@ -22,8 +22,8 @@ import pytest
 import asynclock
 from asynclock import _clock, _process
 from asynclock._engine import renewal
-from asynclock._engine.ask import Attempt
-from asynclock._engine.ending import Reservation
+from asynclock._engine.attempt import Attempt
+from asynclock._engine.grant import Reservation
 from asynclock._engine.seek import Seek
 from asynclock._engine.spec import LockSpec
 from asynclock._nodes import link

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from asynclock._engine import spec
-from asynclock._engine.outbox import RELEASED, Batch, parts_of, plain
-from asynclock._engine.spec import ms
+from asynclock._engine.outbox import Batch
+from asynclock._engine.spec import RELEASED, ms, parts_of, plain
 from asynclock._nodes.wire import GRANTED, UNREADABLE, Command, Failure, ServerError
 from asynclock._primitives import lock
 
@@ -67,11 +67,13 @@ def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
     nodes = SimpleNamespace(unsent=[], fence_floor=lambda _: 7, not_after=lambda _: 8)
     settings = SimpleNamespace(node_timeout=0.25)
     context: Any = SimpleNamespace(multiplexer=nodes, settings=settings, retention=9)
-    named = [
-        SimpleNamespace(spec=one, owner="Ä", command=partial(one.release, "Ä", 1.0, 2.0))
-        for one in (SPEC, PHASED, replace(SPEC, queue=""))
+    specs = SPEC, PHASED, replace(SPEC, queue="")
+    named = [SimpleNamespace(spec=one, owner="Ä") for one in specs]
+    ends = [
+        SimpleNamespace(grant=one, command=partial(one.spec.release, "Ä", 1.0, 2.0))
+        for one in named
     ]
-    for releases, asks in ((named, named), (named, []), ([], named)):
+    for releases, asks in ((ends, named), (ends, []), ([], named)):
         batch: Any = Batch(context, SPEC, cast("Any", object()))
         batch.ttl, batch.waits, batch.started = 2.5, waits, 48.0
         batch.releases, batch.asks = releases, asks

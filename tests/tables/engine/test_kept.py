@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._engine.acquire import Work
-from asynclock._engine.ask import Ask
+from asynclock._engine.outbox import Ask
 from asynclock._primitives.reentrant import _inherited
 from asynclock.testing import LocalServer
 from tests.engine.virtual_nodes import Nodes, start, virtual, virtual_single

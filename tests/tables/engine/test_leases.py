@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._engine.ending import BLOCK, Reservation, reserve_now
-from asynclock._engine.grant import Grant
+from asynclock._engine.grant import BLOCK, Grant, Reservation, reserve_now
 from asynclock._engine.spec import LeaseOptions
 from asynclock._nodes.wire import Failure
 from asynclock._primitives import lock

@@ -13,8 +13,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import outbox as batch
-from asynclock._engine.ask import Ask
-from asynclock._engine.outbox import ALONE, MOST_KEYS, Batch
+from asynclock._engine.outbox import ALONE, MOST_KEYS, Ask, Batch
 from asynclock._engine.spec import OwnerIds
 from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of

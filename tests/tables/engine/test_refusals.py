@@ -8,7 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import context, refusals
-from asynclock._engine.ask import WOKEN
+from asynclock._engine.attempt import WOKEN
 from asynclock._engine.grant import Grant, LocalQueue
 from asynclock._engine.inspection import (
     MOST_WAITERS,

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import asynclock
-from asynclock._engine.ask import Ask
 from asynclock._engine.grant import LocalQueue
-from asynclock._engine.outbox import Batch
+from asynclock._engine.outbox import Ask, Batch
 from asynclock._engine.seek import _decided
 from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec

@@ -1,4 +1,4 @@
-"""One owner's request for one name, the vote of all nodes on it, and the caller's ticket.
+"""The vote of all nodes on one request for one name, and the caller's ticket.
 
 Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
 A first request whose nodes differ, one that was withdrawn or is observed, and each later one need
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import _clock
@@ -43,126 +42,29 @@ WOKEN = b"go"
 """Value of the key of a ticket to which a node has left the name."""
 
 
-@dataclass(slots=True, init=False, eq=False, repr=False)
-class SentBatch:
-    """The requests that travel in one command, and what the nodes replied to all of them alike."""
-
-    asks: list[Ask]
-    sent: bool
-    sending: bool
-    sent_to: list[int]
-    """The nodes that the command was sent to; none if single commands were sent."""
-    absent: dict[int, Failure]
-    """Why the other nodes were not asked."""
-    started: float
-    valid_until: float
-    agreeing: list[int]
-    """The nodes that have replied like the first one; none is added once a node differs."""
-    numbers: list[int]
-    """Their reply for each name: releases first, then acquires."""
-    voters: tuple[int, ...]
-
-    def claims(self, ask: Ask) -> dict[int, int]:
-        """Return the fences that `ask` got from the nodes that replied like the first one."""
-        if ask.fence:
-            return dict.fromkeys(self.voters, ask.fence)
-        if not self.agreeing:
-            return {}
-        fence = self.numbers[self.asks.index(ask) - len(self.asks)]
-        return dict.fromkeys(self.agreeing, fence)
-
-
-class Ask:
-    """One owner's request for one name; `outbox.decide` sends it and waits for the verdict."""
-
-    __slots__ = (
-        "attempt",
-        "batch",
-        "context",
-        "fence",
-        "future",
-        "owner",
-        "spec",
-        "ticket",
-        "ttl",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        spec: LockSpec,
-        ttl: float,
-        waits: tuple[Word, ...] = (),
-        ticket: Ticket | None = None,
-    ) -> None:
-        self.context = context
-        self.spec = spec
-        self.ttl = ttl
-        self.waits = waits
-        """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
-        self.ticket = ticket
-        """The caller's place in the queue; None if it has none."""
-        self.owner: str = context.owners.new()
-        self.fence: int = 0
-        """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
-        self.attempt: Attempt | None = None
-        """The vote on this request alone; None while the batch may be decided as a whole."""
-        self.batch: SentBatch | None = None
-        self.future: asyncio.Future[None] = asyncio.Future()
-        """Done once the verdict is certain."""
-
-    def barge(self) -> None:
-        """Ask ahead of all waiters, because the turn of this process isn't over."""
-        if self.waits:
-            self.waits = (*self.waits, self.owner, 0, 1)
-
-    def alone(self) -> Attempt:
-        """Return the vote on this request alone, with what the nodes have replied so far.
-
-        Call this only after the batch was sent: the attempt copies the list of the nodes asked.
-        """
-        if self.attempt is None:
-            self.attempt = Attempt(self)
-        return self.attempt
-
-    def expire(self) -> None:
-        """Count all nodes that have not replied as failed: the caller's time is over."""
-        if self.batch is not None and not self.batch.sent:
-            self.context.multiplexer.flush()  # uvloop runs timers before the tick has ended
-        if not self.future.done():
-            self.alone().expire()
-
-    def withdraw(self) -> None:
-        """Undo the request: the caller was cancelled, or the manager is being closed."""
-        batch = self.batch
-        if batch is not None and not batch.sent:
-            batch.asks.remove(self)  # no node will know of it
-            if not self.future.done():
-                self.future.set_result(None)
-        elif batch is not None and batch.sending:
-            # A garbage collection closed the call: its release follows the batch.
-            self.context.soon(self.withdraw)
-        else:
-            attempt = self.alone()
-            attempt.abandon()
-            attempt.leave_queue()
-
-
 class Attempt(Vote):
     """A vote on one request: grants in the ballot, and the refusals with all they tell."""
 
     AIM: ClassVar[str] = "decide on"
     NEVER: ClassVar[str] = "be locked"
 
-    def __init__(self, ask: Ask) -> None:
-        context, batch = ask.context, ask.batch
-        super().__init__(ask.spec.name, context.multiplexer)
-        self.spec: LockSpec = ask.spec
-        self.owner: str = ask.owner
-        self.ticket: Ticket | None = ask.ticket
-        self.started: float = _clock.now() if batch is None else batch.started
-        self.valid_until: float = validity.valid_until(self.started, ask.ttl)
+    def __init__(
+        self,
+        context: Context,
+        spec: LockSpec,
+        owner: str,
+        ttl: float,
+        waits: tuple[Word, ...],
+        ticket: Ticket | None,
+        started: float,
+        verdict: asyncio.Future[None],
+    ) -> None:
+        super().__init__(spec.name, context.multiplexer)
+        self.spec: LockSpec = spec
+        self.owner: str = owner
+        self.ticket: Ticket | None = ticket
+        self.started: float = started
+        self.valid_until: float = validity.valid_until(started, ttl)
         self.won: bool = False
         """Whether the lease was won, and in time."""
         self.others: bool = False
@@ -174,33 +76,38 @@ class Attempt(Vote):
         self.slot_votes: tuple[bytes, ...] = ()
         """What refusing nodes reported about the other slots of the name."""
         self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
-        self._ask = ask
         self._context = context
+        self._ttl = ttl
+        self._waits = waits
+        self._verdict = verdict
         self._told: dict[int, int] = {}
         """For each node where our ticket waits: its number there."""
         self._rank = 0
         # Sets of nodes, one bit per node: without a reply; that refused; and those that were told
         # a fence and have not replied.
         self._open = self._refusers = self._raising = 0
-        self._asked: list[int] = [] if batch is None else [*batch.sent_to]
-        if batch is not None:
-            claims = batch.claims(ask)
-            for index, lack in batch.absent.items():
-                self._failed(index, lack)
-            self._open = sum(1 << index for index in self._asked if index not in claims)
-            for index, fence in claims.items():
-                self.ballot.granted(index, fence)
+        self._asked: list[int] = []
 
     # sending
 
+    def sent(self, asked: list[int], absent: dict[int, Failure], claims: dict[int, int]) -> None:
+        """Note which nodes a batch has asked, why it has not asked the others, and the grants."""
+        self._asked = [*asked]
+        for index, lack in absent.items():
+            self._failed(index, lack)
+        self._open = sum(1 << index for index in asked if index not in claims)
+        for index, fence in claims.items():
+            self.ballot.granted(index, fence)
+
     def ask(self, *, armed: bool = False) -> None:
         """Send the request to every node that may vote; `armed`: each is to tell of changes."""
-        context, nodes, ask = self._context, self._context.multiplexer, self._ask
+        context, nodes = self._context, self._context.multiplexer
         nodes.flush()
         until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
         floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
-        words = ask.waits if self.ticket is None else self.ticket.words()
-        command = self.spec.acquire(self.owner, ask.ttl, floor, not_after, context.retention, words)
+        words = self._waits if self.ticket is None else self.ticket.words()
+        limits = floor, not_after, context.retention
+        command = self.spec.acquire(self.owner, self._ttl, *limits, words)
         if not not_after:  # too few clocks are known: each node reports its own in the handshake
             command.give_up_at = until
         asked = self._asked
@@ -240,7 +147,7 @@ class Attempt(Vote):
     def _take_back(self, indices: Iterable[int]) -> None:
         # The vote is won. Remove our ticket where it still waits: it would keep others out there.
         ticket, granted = self.ticket, self.ballot.claims
-        if ticket is None and not self._ask.waits:
+        if ticket is None and not self._waits:
             return
         if ticket is None:
             ticket = self._new_ticket()
@@ -257,14 +164,14 @@ class Attempt(Vote):
 
     def leave_queue(self) -> None:
         """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
-        if self.ticket is None and self._ask.waits:
+        if self.ticket is None and self._waits:
             leave(self._context.multiplexer, self.spec, self._new_ticket(), self._asked)
 
     def abandon(self, ticket: Ticket | None = None) -> None:
         """Send a release to each node that may have granted; `ticket` keeps its place there."""
         maybe = [index for index in self._asked if not self._refusers >> index & 1]
         if maybe:
-            nodes, until = self._context.multiplexer, _clock.now() + self._ask.ttl
+            nodes, until = self._context.multiplexer, _clock.now() + self._ttl
             more = (FAILED,) if ticket is None else ticket.place()
             command = self.spec.release(self.owner, self.started, until, more)
             ours = None if ticket is None else ticket.key
@@ -355,9 +262,8 @@ class Attempt(Vote):
     # the verdict
 
     def _settle(self) -> None:
-        future = self._ask.future
-        if not future.done():
-            future.set_result(None)
+        if not self._verdict.done():
+            self._verdict.set_result(None)
 
     def conclude(self) -> bool:
         """Clean up once the verdict is certain, and return whether the lease was won in time."""
@@ -371,7 +277,7 @@ class Attempt(Vote):
                 self._take_back(context.multiplexer.everyone)
             self.won = True
             return True
-        waits, first = self._ask.waits, self.ticket is None
+        waits, first = self._waits, self.ticket is None
         if self.ticket is None and waits:
             self.ticket = self._new_ticket()
         if self.ticket is not None:
@@ -390,7 +296,7 @@ class Attempt(Vote):
         now, spec, ticket = _clock.now(), self.spec, self.ticket
         known = self._context.paces.of(spec.pace_key)
         if spec.queue and spec.permits == 1 and not spec.phased:
-            known.seen(self.holder, now - pacing.age(self.remaining, self._ask.ttl), now)
+            known.seen(self.holder, now - pacing.age(self.remaining, self._ttl), now)
         else:
             known.seen_many(now)
         if ticket is not None:
