@@ -23,7 +23,6 @@ from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
 from .context import Context
 from .spec import (
-    TOO_LATE,
     Granted,
     LockSpec,
     Refused,
@@ -182,9 +181,7 @@ class Attempt(Vote):
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
         bit, node, parsed = 1 << index, self._nodes[index], acquired(reply)
-        answer = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
-        if node.lack is not answer and (answer is None or answer.code):
-            node.note(answer)
+        self._heard(index, parsed)
         if not self._open & bit:
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot

@@ -509,7 +509,7 @@ class Batch:
                 if in_cluster:
                     told = GIVEN_UP  # its release was sent
             elif home is not None:
-                if failed and part.code:
+                if failed:
                     home.note(part)
                 if barred and type(acquired(part)) is Granted:
                     told = quarantined(home)

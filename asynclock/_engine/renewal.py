@@ -192,9 +192,10 @@ class Renewals:
             past = self._errors.pop(index, None)
             if past is not None and node.lack is past:
                 node.note(None)
-        elif error.code:
-            self._errors[index] = error
+        else:
             node.note(error)
+            if node.lack is error:
+                self._errors[index] = error
 
     def gone(self, grant: Grant) -> None:
         """Mark `grant` as lost: too few nodes still keep it for a quorum."""

@@ -590,6 +590,11 @@ class Vote:
         """Return the cause of each failure by the node's address."""
         return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
 
+    def _heard(self, index: int, parsed: object) -> None:
+        """Note for the health of node `index` what it answered; TOO_LATE is no error of its own."""
+        failure = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
+        self._nodes[index].note(failure)
+
     def _unanswered(self, index: int) -> Failure:
         # The node's last answer says more than that it has not answered yet.
         node = self._nodes[index]

@@ -103,7 +103,10 @@ class Node(Protocol):
         """Return why the node has no vote at the moment, or None if it has one."""
 
     def note(self, answer: Failure | None) -> None:
-        """Take in the node's last answer to a request for a vote: an error, or None for a vote."""
+        """Take in the node's last answer to a request for a vote: an error, or None for a vote.
+
+        A Failure without a code changes nothing: the node has not answered.
+        """
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

@@ -183,7 +183,8 @@ class ServerNode(Node):
         return None
 
     def note(self, answer: Failure | None) -> None:
-        if answer is None or self._link is not None:  # otherwise `_down` already has the cause
+        # Without a link, `_down` already has the cause.
+        if answer is not self.lack and (answer is None or (answer.code and self._link is not None)):
             self.lack = answer
             self._log.answered(answer)
 

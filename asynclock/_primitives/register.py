@@ -114,9 +114,7 @@ class Round(Vote):
         """Count the reply of node `index`."""
         node, parsed = self._nodes[index], stored(reply)
         self._answered.add(index)
-        answer = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
-        if node.lack is not answer and (answer is None or answer.code):
-            node.note(answer)
+        self._heard(index, parsed)
         if type(parsed) is Failure:
             self.failures[index] = parsed
         elif not node.trust.counts(self._sent):

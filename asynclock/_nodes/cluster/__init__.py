@@ -137,7 +137,8 @@ class ClusterNode(Node):
         return max((shard.trust.votes_from for shard in self.shards), default=0.0)
 
     def note(self, answer: Failure | None) -> None:
-        self.lack = answer
+        if answer is None or answer.code:
+            self.lack = answer
 
     def home(self, keys: Sequence[str]) -> ServerNode | None:
         """Return the primary that serves the slot of these keys, or None if none is known."""
@@ -545,8 +546,7 @@ class RoutedCommand:
             self._failed(reply, shard)
             return
         if operation in VOTES:
-            if shard.lack is not None:
-                shard.note(None)
+            shard.note(None)
             granted = type(reply) is list and reply[:1] == [GRANTED]
             if self._sent < shard.trust.votes_from and granted:
                 reply = told_by(shard.address, quarantined(shard))
@@ -558,7 +558,7 @@ class RoutedCommand:
         cluster = self._cluster
         if failure.code not in (*REDIRECTS, "TRYAGAIN"):
             cluster.look_again()
-            if failure.code and self._command.op in VOTES:
+            if self._command.op in VOTES:
                 shard.note(failure)
             lack = told_by(shard.address, failure)
             if failure.code and not failure.permanent:
