@@ -81,14 +81,15 @@ class Settings:
 def load(
     node: Sequence[str] | None,
     config: Path | None,
-    *,
     prefix: str | None = None,
     node_timeout: float | None = None,
-    **more: Any,
+    max_ttl: float | None = None,
+    restart_guard: bool | str | None = None,
+    acks: int | str | None = None,
 ) -> Settings:
     """Combine options, environment and file to settings. Raises ConfigurationError.
 
-    `more` are further settings of `connect`, None for those that were not given.
+    The options are those that several commands have, None for those that were not given.
     """
     file = config or os.environ.get(CONFIG)
     options = read(Path(file)) if file else {}
@@ -105,7 +106,8 @@ def load(
             f"no nodes: give --node redis://host (repeat it), set ${NODES}, or name a TOML file "
             f"with --config or ${CONFIG}"
         )
-    given = {"prefix": prefix, "node_timeout": node_timeout, **more}
+    given = {"prefix": prefix, "node_timeout": node_timeout, "max_ttl": max_ttl}
+    given |= {"restart_guard": restart_guard, "acks": acks}
     options |= {key: value for key, value in given.items() if value is not None}
     return Settings(named, options)
 

@@ -44,7 +44,7 @@ def bench(
 
         asynclock bench redis://a redis://b redis://c --tasks 20 --seconds 5
     """
-    settings = load(urls or None, config, prefix=prefix)
+    settings = load(urls, config, prefix)
     rows = asyncio.run(measure(settings, tasks, seconds, rounds))
     if json:
         print_json({"loads": [row.as_json() for row in rows]})

@@ -220,7 +220,6 @@ class Child:
     ) -> None:
         self._terminal = Terminal()
         self._whole_group = whole_group
-        self._on_resume: Callable[[], bool] = lambda: True
         lend = self._terminal.wanted
         if lend:
             self._terminal.note_modes()
@@ -248,8 +247,12 @@ class Child:
         self.done: asyncio.Future[int] = loop.create_future()
         """The exit status, once the command (with `whole_group`, its group) has ended."""
 
-    def follow(self) -> None:
-        """Lend the command the terminal, send it our signals from now on, and notice its end."""
+    def follow(self, may_go_on: Callable[[], bool]) -> None:
+        """Lend the command the terminal, send it our signals from now on, and notice its end.
+
+        After a Ctrl-Z, the command is killed if it may not go on.
+        """
+        self._may_go_on = may_go_on
         if self._lend:
             self._terminal.lend(self.group)
         loop = asyncio.get_running_loop()
@@ -281,10 +284,6 @@ class Child:
     def others_live(self) -> bool:
         """Return whether a process is left in the command's group."""
         return self._processes.runs()
-
-    def on_resume(self, ask: Callable[[], bool]) -> None:
-        """Call `ask` after a Ctrl-Z: it returns whether the command may go on."""
-        self._on_resume = ask
 
     def _look(self) -> None:
         if self.ended.done():
@@ -324,8 +323,7 @@ class Child:
         if self._terminal.wanted:
             self._terminal.note_modes()
             self._terminal.lend(self.group)
-        if self._on_resume():
-            self.send(signal.SIGCONT)
+        self.send(signal.SIGCONT if self._may_go_on() else signal.SIGKILL)
 
 
 def _stop_ourselves() -> None:

@@ -52,7 +52,7 @@ def doctor(
         asynclock doctor --node redis://a --node redis://b --node redis://c
         ASYNCLOCK_NODES=redis://a,redis://b,redis://c asynclock doctor --json
     """
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout)
+    settings = load(node, config, prefix, node_timeout)
     again = repeated(node, config, prefix, max_ttl)
     servers, findings = asyncio.run(_examine(settings, watch, max_ttl, again))
     if json:

@@ -75,9 +75,7 @@ def show(wanted: InspectArguments) -> int:
     name, json = wanted.name, wanted.json
     if (name is None) == (not wanted.all):
         raise ConfigurationError("name a lock, or give --all")
-    settings = load(
-        wanted.node, wanted.config, prefix=wanted.prefix, node_timeout=wanted.node_timeout
-    )
+    settings = load(wanted.node, wanted.config, wanted.prefix, wanted.node_timeout)
     log_to_nobody()
     found = asyncio.run(find(settings, name))
     if name is None:

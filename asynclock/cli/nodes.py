@@ -76,7 +76,7 @@ def nodes(
     wanted = NODES.get(action, "")
     if len(given) != len(wanted.split()):
         raise ConfigurationError(f"write `asynclock nodes {f'{action} {wanted}'.rstrip()}`")
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout, max_ttl=max_ttl)
+    settings = load(node, config, prefix, node_timeout, max_ttl)
     log_to_stderr()
     state = asyncio.run(_act(settings.relaxed(), action, given, force=force))
     if json:

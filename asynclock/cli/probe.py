@@ -307,23 +307,17 @@ async def replies_of(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] 
 class NullListener:
     """The owner of a link that needs nothing but replies."""
 
-    def __init__(self) -> None:
-        self.watched_keys: Collection[str] = ()
-        self.on_wake: Callable[[str | None], None] = lambda _key: None
-        self.in_cluster = False
+    watched_keys: Collection[str] = ()
+    in_cluster = False
 
-    def on_clock(self, clock: float, sent: float, received: float) -> None:
-        """Ignore the clock: the probe reads clocks itself."""
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        """Do nothing: no key is watched, and commands without a reply fail by themselves."""
 
-    def on_push(self, push: list[Any]) -> None:
-        """Ignore pushes: no key is watched."""
+    on_wake = on_clock = on_push = on_disconnect = _ignore
 
     def keep_release(self, release: Command) -> Sink:  # noqa: ARG002 # as the link calls it
         """Keep nothing: the probe holds nothing."""
         return NOBODY
-
-    def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        """Do nothing: the commands without a reply fail by themselves."""
 
 
 # ---- Why a connection fails, where TLS is the reason: as a code of findings.toml -----------------
@@ -505,8 +499,6 @@ USES: dict[str, Callable[[LockManager, str], Awaitable[object]]] = {
     "once": lambda on, name: _hold(on.once(name, keep=TTL, timeout=LIMIT)),
 }
 """How each primitive is used."""
-KINDS_USED = {"multi_lock": "lock", "fair_lock": "fair"}
-"""The kind of the keys that a primitive leaves, unless its kind has its own name."""
 
 
 async def use_everything(settings: Settings, url: str) -> dict[str, str]:
@@ -544,16 +536,10 @@ async def _cause(using: Awaitable[object]) -> str | None:
 
 async def _clean_up(locks: LockManager, run: str) -> None:
     access = node_access(locks)
-    declared = {kind.name: kind for kind in KINDS}
+    names = [f"{run}-{used}" for used in (*USES, "multi_lock-2")]
     keys = {
-        key
-        for primitive in USES
-        for key in declared[KINDS_USED.get(primitive, primitive)].keys(
-            lock_key(access.prefix, f"{run}-{primitive}")
-        )
+        key for kind in KINDS for one in names for key in kind.keys(lock_key(access.prefix, one))
     }
-    for locked in ("multi_lock-2", "once"):
-        keys |= declared["lock"].keys(lock_key(access.prefix, f"{run}-{locked}"))
     (node,) = access.nodes
     # One key per command, because on a Cluster the keys are in different slots.
     await asyncio.gather(*(ask(node, Command.plain("DEL", key, keys=(key,))) for key in keys))

@@ -63,7 +63,7 @@ def release(
             f"name the owner (--owner ID: `asynclock inspect {name}` shows it), "
             "or release it from any owner with --force, or only ask for it with --ask"
         )
-    settings = load(node, config, prefix=prefix, node_timeout=node_timeout).relaxed()
+    settings = load(node, config, prefix, node_timeout).relaxed()
     log_to_stderr()
     if ask:
         return asyncio.run(_ask(settings, name, json=json))

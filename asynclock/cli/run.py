@@ -166,9 +166,7 @@ def start(wanted: RunArguments) -> int:
 def run_job(wanted: RunArguments) -> int:
     """Run the command under the lock, and return the exit status. Raises AsyncLockError."""
     wanted.check()
-    settings = load(
-        wanted.node, wanted.config, prefix=wanted.prefix, node_timeout=wanted.node_timeout
-    )
+    settings = load(wanted.node, wanted.config, wanted.prefix, wanted.node_timeout)
     status = _missing(wanted.command[0])
     if status is not None:
         return status
@@ -200,7 +198,6 @@ class _Job:
         self._name = wanted.name
         self._kills = wanted.on_loss == "kill"
         self._child: Child | None = None
-        self._margin = 0.0
         self._stopped_by = 0
         """The signal that ended the wait for the lock; 0 without one."""
 
@@ -306,23 +303,29 @@ class _Job:
         engine = node_access(locks).engine
         if self._wanted.message:
             await lease.publish(self._wanted.message)
-        self._margin = KILL_MARGIN / 2 * lease.ttl
-        deadline = self._deadline(lease.remaining())
+
+        def deadline(remaining: float) -> float:
+            end = _clock.now() + remaining - KILL_MARGIN / 2 * lease.ttl
+            return end if self._kills else float("inf")
+
+        def renewed(event: Event) -> None:
+            if isinstance(event, Renewed):
+                self._guardian.watch(child.group, deadline(event.remaining))
+
         try:
             child = self._child = Child(
                 self._wanted.command,
                 environment_under(lease),
                 whole_group=whole_group,
-                on_fork=lambda group: self._guardian.watch(group, deadline),
+                on_fork=partial(self._guardian.watch, deadline=deadline(lease.remaining())),
             )
         except OSError as error:
             await lease.release()
             say(f"{self._wanted.command[0]}: {error.strerror or error}")
             return Status.NOT_EXECUTABLE
-        child.follow()
-        locks.observe(self._renewed)
-        self._watch(lease.remaining())
-        child.on_resume(lambda: self._may_go_on(child, lease))
+        child.follow(lambda: lease.held or not self._kills)
+        locks.observe(renewed)
+        self._guardian.watch(child.group, deadline(lease.remaining()))
         reporting = asyncio.ensure_future(self._report_rest_of_group(child))
         try:
             lost = await self._supervise(child, lease, engine)
@@ -347,25 +350,6 @@ class _Job:
             f"the command ended with status {status}, but processes that it started go on; "
             f"{self._name!r} is held until they end (--wait-for command would not wait)"
         )
-
-    # messages to the guardian
-
-    def _renewed(self, event: Event) -> None:
-        if isinstance(event, Renewed):
-            self._watch(event.remaining)
-
-    def _watch(self, remaining: float) -> None:
-        if self._child is not None:
-            self._guardian.watch(self._child.group, self._deadline(remaining))
-
-    def _deadline(self, remaining: float) -> float:
-        return _clock.now() + remaining - self._margin if self._kills else float("inf")
-
-    def _may_go_on(self, child: Child, lease: Lease) -> bool:
-        if lease.held or not self._kills:
-            return True
-        child.send(signal.SIGKILL)
-        return False
 
     # when the lock is lost
 

@@ -60,15 +60,7 @@ def serve(
 
         asynclock serve --config services.toml --port 0
     """
-    settings = load(
-        node,
-        config,
-        prefix=prefix,
-        node_timeout=node_timeout,
-        max_ttl=max_ttl,
-        restart_guard=restart_guard,
-        acks=acks,
-    )
+    settings = load(node, config, prefix, node_timeout, max_ttl, restart_guard, acks)
     try:
         return asyncio.run(_serve(settings, port, os.environ.get(TOKEN)))
     except ModuleNotFoundError as error:

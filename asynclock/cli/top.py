@@ -192,15 +192,7 @@ def top(
         asynclock top
         asynclock top --once | grep payments
     """
-    settings = load(
-        node,
-        config,
-        prefix=prefix,
-        node_timeout=node_timeout,
-        max_ttl=max_ttl,
-        restart_guard=restart_guard,
-        acks=acks,
-    )
+    settings = load(node, config, prefix, node_timeout, max_ttl, restart_guard, acks)
     log_to_nobody()
     live = not once and sys.stdin.isatty() and sys.stdout.isatty()
     return asyncio.run(_top(settings, interval, live=live))

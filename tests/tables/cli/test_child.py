@@ -69,7 +69,7 @@ def made(screen: Screen | None = None, *, whole_group: bool = False) -> Any:
     one: Any = object.__new__(Child)
     one.group, one._whole_group = NUMBER, whole_group
     one._terminal = screen or Screen()
-    one._on_resume = lambda: True
+    one._may_go_on = lambda: True
     one.ended = asyncio.get_running_loop().create_future()
     one.done = asyncio.get_running_loop().create_future()
     return one
@@ -175,11 +175,11 @@ async def test_with_a_command_that_stops_we_stop(
     screen = Screen(ours=ours, wanted=wanted)
     monkeypatch.setattr(child, "_stop_ourselves", lambda: screen.done.append("stopped"))
     one = made(screen)
-    one.on_resume(lambda: may)
+    one._may_go_on = lambda: may
     one._stopped(number)
     again = ["modes", ("lent", NUMBER)] if wanted else []
     assert screen.done == [("back", False), "stopped", *again]
-    assert sent == ([(NUMBER, signal.SIGCONT)] if may else [])
+    assert sent == [(NUMBER, signal.SIGCONT if may else signal.SIGKILL)]
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
@@ -197,7 +197,7 @@ def test_a_command_that_ends_before_we_listen_is_not_waited_for_in_vain() -> Non
         "async def main():\n"
         "    child = start('sh', '-c', 'exit 7')\n"
         "    os.waitid(os.P_PID, child.group, os.WEXITED | os.WNOWAIT)\n"
-        "    child.follow()\n"
+        "    child.follow(lambda: True)\n"
         "    async with asyncio.timeout(20): return await child.done\n"
         "sys.exit(asyncio.run(main()))\n"
     )

@@ -192,7 +192,8 @@ import asyncio, os, signal, sys, time
 from asynclock.cli.child import Child, Guardian
 async def main():
     guard = lambda group: guardian.watch(group, float("inf"))
-    Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard).follow()
+    child = Child(["sh", "-c", sys.argv[1]], os.environ, whole_group=True, on_fork=guard)
+    child.follow(lambda: True)
     while not os.path.exists(sys.argv[2]):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)

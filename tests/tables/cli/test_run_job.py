@@ -61,11 +61,8 @@ class Command:
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         on_fork(GROUP)
 
-    def follow(self) -> None:
-        pass
-
-    def on_resume(self, ask: Callable[[], bool]) -> None:
-        self.may_go_on = ask
+    def follow(self, may_go_on: Callable[[], bool]) -> None:
+        self.may_go_on = may_go_on
 
     def wait_for_all(self) -> None:
         self.waits_for_all = True
@@ -248,7 +245,6 @@ async def test_a_command_that_was_stopped_goes_on_only_under_the_lock() -> None:
             assert run.command.may_go_on()
             lose(run.lease)
             assert run.command.may_go_on() is may
-            assert [number for _, number in run.command.signals] == [signal.SIGKILL] * (not may)
             run.command.exit(0)
             await run.status
 

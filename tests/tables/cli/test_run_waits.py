@@ -177,7 +177,7 @@ async def test_the_lease_has_the_terms_that_were_asked_for(label: str | None) ->
     seen: list[Any] = []
 
     class Looking(Command):
-        def follow(self) -> None:
+        def follow(self, may_go_on: Callable[[], bool]) -> None:
             async def look() -> None:
                 async with asynclock.connect(*NODES) as others:
                     found = await others.inspect("j")
