@@ -73,15 +73,15 @@ _BRIEF = (("rounds", 2), ("ttl", 2.0), ("max_ttl", 2.0))
 CELLS = (
     # One server first: meanwhile the others become old enough to vote.
     Cell(WIDE_SINGLE, (OURS, FLOOR, "gather", *SINGLE), _FIVE),
-    Cell(WIDE, (OURS, FLOOR, "gather", *REDLOCKS), _FIVE),
+    Cell(WIDE, (OURS, FLOOR, FLOOR_SCRIPTS, "gather", *REDLOCKS), _FIVE),
     Cell(WIDE_SINGLE_UV, (OURS, FLOOR, "redis-py"), _FIVE),
-    Cell(WIDE_UV, (OURS, FLOOR, *PYTHON_REDLOCKS)),
+    Cell(WIDE_UV, (OURS, FLOOR, FLOOR_SCRIPTS, *PYTHON_REDLOCKS)),
     Cell(SPREAD, (OURS,), _FIVE),
     Cell(ACKED, (OURS, FLOOR), _FIVE),
     Cell(SHARDED, (OURS, FLOOR), _FIVE),
     # The floor is called in the same way: from threads, into a loop in another thread.
-    Cell(THREAD, (OURS, FLOOR, "redis-py"), _LONG),
-    Cell(THREADS, (OURS, FLOOR, "redis-py"), _LONG),
+    Cell(THREAD, (OURS, FLOOR, FLOOR_SCRIPTS, "redis-py"), _LONG),
+    Cell(THREADS, (OURS, FLOOR, FLOOR_SCRIPTS, "redis-py"), _LONG),
     Cell(THREAD_FIVE, (OURS, "pottery"), _LONG),
     Cell(ONE_SINGLE, (OURS, FLOOR, "redis-py", *NODES), _LONG),
     Cell(ONE, (OURS, FLOOR, FLOOR_SCRIPTS, *REDLOCKS), _LONG),

@@ -170,7 +170,6 @@ SYSTEMS = {
             name=FLOOR_SCRIPTS,
             label="plain floor with asynclock's commands",
             environment="asynclock",
-            kinds=("lock",),
             options={"scripts": True},
             variant_of=FLOOR,
         ),

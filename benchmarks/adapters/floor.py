@@ -27,6 +27,8 @@ from . import Adapter
 
 VECTORS = Path(__file__).parents[2] / "tests" / "interop" / "vectors.json"
 """Names the files of our scripts: see docs/protocol.md."""
+MOST_NAMES = 64
+"""Number of names in one command, as asynclock's client has it."""
 _FREE = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end'
 
 
@@ -110,7 +112,7 @@ class Floor(Adapter):
 
     def blocking(self) -> tuple[Callable[[str], Any], Callable[[Any], object]]:
         """Return calls of threads into a floor whose loop runs in another thread."""
-        loop, floor = asyncio.new_event_loop(), Floor(self.urls, self.ttl, self.options)
+        loop, floor = asyncio.new_event_loop(), type(self)(self.urls, self.ttl, self.options)
         threading.Thread(target=loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(floor.open(), loop).result()
 
@@ -153,8 +155,12 @@ class _Buffered(_Link, asyncio.BufferedProtocol):
 class Scripted(Floor):
     """The floor of asynclock's protocol: the commands of its mutex, and nothing else of its client.
 
-    The clocks of all nodes are ours here, so no reply is needed for the floor of the fences.
+    All names of a tick are one command. The clocks of all nodes are ours here, so the floor of the
+    fences needs no reply.
     """
+
+    group: _Votes | None = None
+    """The request of this tick."""
 
     def link(self) -> _Link:
         return _Buffered()
@@ -165,21 +171,51 @@ class Scripted(Floor):
         files = json.loads(VECTORS.read_text("utf-8"))["scripts"]["mutex"]
         folder = Path(asynclock.__file__).parent / "_primitives"
         self.free = b"\n".join((folder / file).read_bytes() for file in files)
+        self.releases: list[tuple[bytes, bytes]] = []
+        self.acquires: list[tuple[bytes, bytes]] = []
         await super().open()
 
-    def _script(self, name: bytes, *words: bytes) -> asyncio.Future[None]:
-        key = b"asynclock:{%b}" % name
-        keys = key, key + b":#fence", key + b":#queue"
-        return self._ask(self.quorum, b"EVALSHA", self.sha, b"3", *keys, *words)
+    def _join(self, names: list[tuple[bytes, bytes]], name: bytes, owner: bytes) -> _Votes:
+        if self.group is None:
+            self.group = _Votes(self.quorum)
+            self.group.done.get_loop().call_soon(self._flush)
+        names.append((b"asynclock:{%b}" % name, owner))
+        group = self.group
+        if len(self.releases) + len(self.acquires) == MOST_NAMES:
+            self._flush()
+        return group
+
+    def _flush(self) -> None:
+        group, self.group = self.group, None
+        if group is None:
+            super()._flush()
+            return
+        releases, acquires = self.releases, self.acquires
+        both = releases + acquires
+        counters = [key + b":#fence" for key, _ in acquires]
+        queues = [key + b":#queue" for key, _ in both]
+        now = int(time.time() * 1_000_000)
+        terms = self.px, b"%d" % now, b"%d" % (now + 1_000_000), b"86400000", b"2000"
+        owners = [owner for _, owner in both]
+        if len(both) > 1:
+            keys = [*(key for key, _ in both), *queues, *counters]
+            words = [b"batch", b"%d" % len(releases), *terms, *owners]
+        else:
+            keys = [both[0][0], *(counters or [both[0][0] + b":#fence"]), *queues]
+            words = [b"acquire", *owners, *terms] if acquires else [b"release", *owners]
+        self.releases, self.acquires = [], []
+        command = _packed(b"EVALSHA", self.sha, b"%d" % len(keys), *keys, *words)
+        for link in self.links:
+            link.pending.append(group)
+            link.transport.write(command)
 
     async def acquire(self, name: str) -> tuple[bytes, bytes]:
-        owner, now = os.urandom(16).hex().encode(), int(time.time() * 1_000_000)
-        terms = self.px, b"%d" % now, b"%d" % (now + 1_000_000), b"86400000", b"2000"
-        await self._script(name.encode(), b"acquire", owner, *terms)
-        return name.encode(), owner
+        key, owner = name.encode(), os.urandom(16).hex().encode()
+        await self._join(self.acquires, key, owner).done
+        return key, owner
 
     async def release(self, lease: Any) -> None:
-        await self._script(lease[0], b"release", lease[1])
+        await self._join(self.releases, *lease).done
 
 
 class Acked(Floor):
