@@ -95,13 +95,11 @@ end
 
 -- Deletes the keys that the owner still has, even if others have expired.
 local function release(KEYS, ARGV)
-  local locks, queues, ours = {}, {}, {}
-  for i = 1, #KEYS, 2 do
-    locks[#locks + 1] = KEYS[i]
-    queues[#queues + 1] = derived(KEYS[i], 'queue')
-  end
-  for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
-    if holder == ARGV[2] then ours[#ours + 1] = locks[i] end
+  local queues, ours = {}, {}
+  for i, holder in ipairs(holders(KEYS, 1, #KEYS)) do
+    local lock = KEYS[2 * i - 1]
+    queues[i] = derived(lock, 'queue')
+    if holder == ARGV[2] then ours[#ours + 1] = lock end
   end
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
   if ARGV[4] and #ours > 0 then join_all(KEYS, ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
@@ -115,7 +113,7 @@ local function release(KEYS, ARGV)
       failure = failure or wrong
     end
   end
-  return failure or {#ours == #locks and 1 or 0, woken, now}
+  return failure or {#ours == #queues and 1 or 0, woken, now}
 end
 
 if op == 'acquire' then

@@ -36,7 +36,10 @@ def decorator(
     A call of the decorated function is `run(name, call)`: `name` is the filled-in template, and
     `call(lease)` calls the function. The signature that callers see lacks `lease`.
     """
-    check_template(template)
+    if not isinstance(template, str):  # the decorator was not called
+        raise ConfigurationError(
+            f'synchronized takes a template, as in @locks.synchronized("name"), not {template!r}'
+        )
     is_async = inspect.iscoroutinefunction(run)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +57,10 @@ def decorator(
             return await wrapper(*args, **kwargs)
 
         _check_async(function, what, wanted=is_async)
-        check_function(function, template, lease)
-        shown = shown_signature(function, lease)
+        signature = inspect.signature(function)
+        _check_parameters(_name(function), signature, template, lease)
+        others = [p for p in signature.parameters.values() if p.name != lease]
+        shown = signature.replace(parameters=others)
         made: Any = async_wrapper if is_async else wrapper
         functools.update_wrapper(made, function)
         if lease is not None:
@@ -127,35 +132,20 @@ def _unordered(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_unordered, value))
 
 
-def check_template(template: object) -> None:
-    """Raise ConfigurationError unless `template` is a str: the decorator was not called."""
-    if not isinstance(template, str):
-        raise ConfigurationError(
-            f'synchronized takes a template, as in @locks.synchronized("name"), not {template!r}'
-        )
-
-
-def shown_signature(function: Callable[..., object], lease: str | None) -> inspect.Signature:
-    """Return the signature that callers see: without the parameter that gets the lease."""
-    signature = inspect.signature(function)
-    others = [p for p in signature.parameters.values() if p.name != lease]
-    return signature.replace(parameters=others)
-
-
-def check_function(function: Callable[..., object], template: str, lease: str | None) -> None:
+def _check_parameters(
+    function: str, signature: inspect.Signature, template: str, lease: str | None
+) -> None:
     """Raise ConfigurationError if the function lacks what the template or the lease needs."""
-    signature = inspect.signature(function)
-    shown = _name(function)
     for field in _fields(template, repr(template)):
         if field not in signature.parameters:
             raise ConfigurationError(
-                f"{template!r} names {field!r}, which is not a parameter of {shown}{signature}"
+                f"{template!r} names {field!r}, which is not a parameter of {function}{signature}"
             )
     if lease is not None:
         parameter = signature.parameters.get(lease)
         if parameter is None or parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise ConfigurationError(
-                f"lease={lease!r} must be a keyword-only parameter of {shown}{signature}"
+                f"lease={lease!r} must be a keyword-only parameter of {function}{signature}"
             )
 
 
