@@ -167,7 +167,8 @@ class Fleet:
 
         state = await self._change(note)
         await asyncio.sleep(READING_TIME + (self._longest_poll() if state.silent else 0.0))
-        await self._nobody_uses("other", force=force)
+        if not force:
+            _refuse_users((await self.show()).clients, "other")
         return await self._change(lambda found: note(found).enforced())
 
     async def add(self, url: str, *, force: bool = False) -> FleetState:
@@ -242,9 +243,9 @@ class Fleet:
     async def _close(
         self, step: Callable[[NodeSet], NodeSet], leaving: str, *, force: bool
     ) -> FleetState:
-        record = (await self.show()).record
-        if record is not None and record.phase == OPEN:
-            await self._nobody_uses(leaving, force=force)
+        state = await self.show()
+        if not force and state.record is not None and state.record.phase == OPEN:
+            _refuse_users(state.clients, leaving)
         state = await self._change(lambda found: step(self._recorded(found)))
         closing = self._recorded(state.record)
 
@@ -276,10 +277,6 @@ class Fleet:
         settings = node_access(self._locks).nodes[0].settings
         return settings.max_ttl / 3 + max(1.0, HALF_OPEN * settings.node_timeout)
 
-    async def _nobody_uses(self, nodes: str, *, force: bool) -> None:
-        if not force:
-            _refuse_users((await self.show()).clients, nodes)
-
     async def _fit(self, new: Node, *, force: bool) -> None:
         """Wait until the node can vote. Raises ConfigurationError if it does not fit."""
         facts = new.trust.facts
@@ -290,16 +287,15 @@ class Fleet:
             known = node.trust.facts
             if known is not None and facts.run_id is not None and known.run_id == facts.run_id:
                 raise ConfigurationError(f"{new.address} and {node.address} are the same server")
-        if (
-            record_in(await ask(new, reading_record(self._key)[1])).number
-            > (await self.show()).newest.number
-        ):
+        told = record_in(await ask(new, reading_record(self._key)[1]))
+        state = await self.show()
+        if told.number > state.newest.number:
             raise ConfigurationError(
                 f"{new.address} keeps the record of another fleet; if that fleet is gone: "
                 f"redis-cli DEL '{self._key}' there"
             )
         if not force:
-            step = self._recorded((await self.show()).record).adding(new.address)
+            step = self._recorded(state.record).adding(new.address)
             listed = [await ask(new, CLIENTS)]
             found = clients_of(step, listed)
             if found is not None:
