@@ -312,11 +312,12 @@ class MultiLease(Hold):
     Cluster each name has its own, and so has each permit. The loss of any lease ends the hold.
     """
 
-    __slots__ = ("_name", "fences")
+    __slots__ = ("fences", "name")
 
     def __init__(self, name: str, parts: Sequence[str], leases: Sequence[Lease]) -> None:
         super().__init__(leases)
-        self._name = name
+        self.name: str = name
+        """The name of the semaphore, or all names joined by commas."""
         self.fences: dict[str, int] = {
             one: lease.fence for one, lease in zip(parts, cycle(leases), strict=False)
         }
@@ -325,11 +326,6 @@ class MultiLease(Hold):
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
         return f"<MultiLease {self.name!r} fence={self.fence} {state}>"
-
-    @property
-    def name(self) -> str:
-        """The name of the semaphore, or all names joined by commas."""
-        return self._name
 
     @property
     def leases(self) -> tuple[Lease, ...]:
