@@ -68,7 +68,6 @@ class MutexSettings(LockSettings, total=False):
 class Defaults:
     """A manager's default settings for its locks; times in seconds."""
 
-    ttl: float
     node_timeout: float
     max_ttl: float
     prefix: str
@@ -97,7 +96,7 @@ class Defaults:
                 f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
             )
         both = LeaseOptions(usual), LeaseOptions(usual, interrupt=False)
-        return cls(usual, timeout, longest, prefix, *both)
+        return cls(timeout, longest, prefix, *both)
 
     def options(
         self,
@@ -117,7 +116,7 @@ class Defaults:
                 return self.uninterrupted
         return LeaseOptions(
             ttl=_settings.ttl(
-                self.ttl if ttl is None else ttl,
+                self.usual.ttl if ttl is None else ttl,
                 node_timeout=self.node_timeout,
                 max_ttl=self.max_ttl,
             ),

@@ -50,7 +50,7 @@ class KeyRef(NamedTuple):
         match found:
             case name, ():
                 return cls(name)
-            case name, (suffix,) if suffix in PARTS or _is_number(suffix):
+            case name, (suffix,) if suffix in PARTS or (suffix.isascii() and suffix.isdigit()):
                 return cls(name, suffix)
         return None
 
@@ -94,7 +94,3 @@ def keys_of(prefix: str, name: str) -> set[bytes]:
     whole = lock_key(prefix, name)
     ends = {*PARTS, *map(str, range(semaphore.MOST_PERMITS))} - {""}
     return {whole.encode(), *(derived(whole, end).encode() for end in ends)}
-
-
-def _is_number(suffix: str) -> bool:
-    return suffix.isascii() and suffix.isdigit()

@@ -172,7 +172,8 @@ class Hold(_settings.Answering):
                 self._notice()
             await self.release()
         elif self._outcome is None and self._end():
-            release_soon(self._leases)
+            for lease in reversed(self._leases):
+                lease._engine.soon(lease._let_go)  # a coroutine being closed can't await
         lost = [lease for lease in self._leases if lease.lost_reason is not None]
         if lost and (interrupted or kind is None):
             raise lost[-1]._loss_error() from error
@@ -191,12 +192,6 @@ class Hold(_settings.Answering):
         if self._outcome is None:
             for lease in self._leases:
                 lease._notice_end()
-
-
-def release_soon(leases: Sequence[Lease]) -> None:
-    """Release all in the next round of the loop: a coroutine being closed can't await."""
-    for lease in reversed(leases):
-        lease._engine.soon(lease._let_go)
 
 
 async def release_all(leases: Sequence[Lease]) -> bool:
@@ -288,12 +283,9 @@ def _all_or_none() -> Iterator[list[Lease]]:
     leases: list[Lease] = []
     try:
         yield leases
-    except GeneratorExit:
-        release_soon(leases)
-        raise
     except BaseException:
         for lease in reversed(leases):
-            lease._let_go()
+            lease._engine.clean_up(lease._let_go)
         raise
 
 
