@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -70,8 +69,8 @@ class Bridge:
 
     def __init__(self, *, locks: AsyncLockManager) -> None:
         self._locks = locks
-        self._pid = os.getpid()
-        self._used = False
+        self._background: _loop.BackgroundLoop | None = None
+        """The event loop that was used; in a forked child that of its parent."""
         self._with: object = None
         """Set while a `with` is to be watched."""
         _managers.add(weakref.ref(self, _managers.discard))
@@ -96,42 +95,35 @@ class Bridge:
 
         Raises ConfigurationError in a child that was forked after the first use.
         """
-        if self._pid != os.getpid():
-            if self._used:
-                raise ConfigurationError(
-                    f"these locks were used by process {self._pid}, from which this one was "
-                    "forked: its connections and leases are not ours. Call connect() in the child "
-                    "(Celery: worker_process_init, gunicorn: post_fork), or only make the manager "
-                    "before the fork and use it after"
-                )
-            self._pid = os.getpid()  # the asynchronous manager has noticed the fork, too
+        if self._background is not None and self._background is not _loop.current:
+            raise ConfigurationError(
+                f"these locks were used by process {self._background.pid}, from which this one was "
+                "forked: its connections and leases are not ours. Call connect() in the child "
+                "(Celery: worker_process_init, gunicorn: post_fork), or only make the manager "
+                "before the fork and use it after"
+            )
         return self._locks
 
     @property
-    def used_here(self) -> bool:
-        """Whether this process has used the manager."""
-        return self._used and self._pid == os.getpid()
+    def used_here(self) -> _loop.BackgroundLoop | None:
+        """The event loop, if this process has used the manager."""
+        return self._background if self._background is _loop.current else None
 
     def call(
         self, work: _loop.Work[T], undo: _loop.Undo[T] | None = None, *, ends: bool = False
     ) -> T:
         """Run `work` in the event loop for the calling thread; see `BackgroundLoop.call`."""
         self.asynchronous()
-        self._used = True
-        return _loop.background().call(work, undo, ends=ends)
-
-    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start `work(*args)` in the event loop without waiting for it."""
-        self.asynchronous()
-        _loop.background().start(work, *args)
+        self._background = background = _loop.background()
+        return background.call(work, undo, ends=ends)
 
     def finish(self, work: _loop.Work[object]) -> None:
         """Run `work`, which ends what this thread had when it was interrupted, and may be repeated.
 
         Waits for a bounded time. Does nothing in a child that was forked after the first use.
         """
-        if self.used_here:
-            _loop.background().finish(work)
+        if background := self.used_here:
+            background.finish(work)
 
     async def reclaim(self, ticket: bytes) -> None:
         """End a detached lease whose ticket nobody has, because its thread was interrupted."""
@@ -140,8 +132,9 @@ class Bridge:
 
     def drop(self, box: list[Any]) -> None:
         """Empty `box` in the event loop, unless this process was forked."""
-        if self._pid == os.getpid():
-            _loop.soon(box.clear)
+        if background := self.used_here:
+            with contextlib.suppress(ConfigurationError):  # the loop has ended already
+                background.soon(box.clear)
 
     def run(self, function: Callable[[AsyncLockManager], Awaitable[T]]) -> T:
         """Run an async function with the asynchronous manager, for calls without a method here.
@@ -171,8 +164,7 @@ class Bridge:
         At the exit of the process all managers are closed; later calls do nothing either.
         """
         try:
-            ended = _loop.current is not None and _loop.current.ends
-            if self.used_here and not ended:
+            if (background := self.used_here) and not background.ends:
                 self.call(self._locks.aclose, ends=True)
         except BaseException:
             self._finish()
@@ -295,8 +287,7 @@ class Holding(Face):
         the lease only if it refers to it: a lease that is dropped ends with its ttl, and then no
         callback comes.
         """
-        _settings.callback(callback)
-        self._manager.start(_tell_loss, weakref.ref(self), callback)
+        self._call_back(callback, wanted=False)
 
     def on_wanted(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` in another thread, as `on_lost` does, when `ask_back` asks for the lease.
@@ -304,8 +295,12 @@ class Holding(Face):
         The call comes once, a round trip or two after the request (0.4 s without pushes), unless
         the lease ends before or is dropped.
         """
+        self._call_back(callback, wanted=True)
+
+    def _call_back(self, callback: Callable[[Self], object], *, wanted: bool) -> None:
         _settings.callback(callback)
-        self._manager.start(_tell_wanted, weakref.ref(self), callback)
+        self._manager.asynchronous()  # raises in a forked child
+        _loop.background().start(partial(_tell, weakref.ref(self), callback, wanted=wanted))
 
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
@@ -353,38 +348,36 @@ class Holding(Face):
             self._manager.drop(last)
 
 
-async def _tell_loss(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
-    if (lease := _watched(dropped)) is not None:
+async def _tell(
+    dropped: weakref.ref[Holding], callback: Callable[[Any], object], *, wanted: bool
+) -> None:
+    """Call `callback` with a lease once it is lost, or `wanted`, unless it is dropped before."""
+    if (lease := _watched(dropped)) is None:
+        return
+    if wanted:
+        waiting = lease.wanted()
+    else:
         endings = [one._ending() for one in getattr(lease, "_leases", [lease])]
-        del lease  # or this would keep it while it waits
-        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-        if getattr(_watched(dropped), "lost_reason", None) is not None:
-            await _call_back(callback, dropped)
-
-
-async def _tell_wanted(dropped: weakref.ref[Holding], callback: Callable[[Any], object]) -> None:
-    if (lease := _watched(dropped)) is not None:
-        wanted = lease.wanted()
-        del lease
-        with contextlib.suppress(ConfigurationError):  # the manager is being closed
-            if await wanted is not None:
-                await _call_back(callback, dropped)
+        waiting = asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    del lease  # or this would keep it while it waits
+    with contextlib.suppress(ConfigurationError):  # the manager is being closed
+        told = await waiting
+        if not wanted:
+            told = getattr(_watched(dropped), "lost_reason", None)
+        if told is None or (ours := dropped()) is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(callback, ours)
+        except asyncio.CancelledError:  # the loop ends with the process
+            raise
+        except BaseException:  # also an exit: it would end the event loop of all threads
+            _log.exception("a callback of %r failed", ours.name)
 
 
 def _watched(dropped: weakref.ref[Holding]) -> Any:
     """Return the asynchronous lease, also that of a run; None without one, or if it was dropped."""
     inner = getattr(dropped(), "_inner", None)
     return getattr(inner, "lease", inner)
-
-
-async def _call_back(callback: Callable[[Any], object], dropped: weakref.ref[Holding]) -> None:
-    if (lease := dropped()) is not None:
-        try:
-            await anyio.to_thread.run_sync(callback, lease)
-        except asyncio.CancelledError:  # the loop ends with the process
-            raise
-        except BaseException:  # also an exit: it would end the event loop of all threads
-            _log.exception("a callback of %r failed", lease.name)
 
 
 L = TypeVar("L", bound=Holding)
@@ -399,8 +392,8 @@ class Enterable(Face, Generic[L]):
 
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
-        self._entered: list[Any] = []
-        """The leases that `with` on this object has entered."""
+        self._entered: dict[Any, None] = {}
+        """The leases that `with` on this object has entered, the last one last."""
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
@@ -410,28 +403,19 @@ class Enterable(Face, Generic[L]):
             lease = self._manager.call(work, undo=_release)
             found = cast("L", lease and self._lease(self._manager, inner=lease))
             if block is not None:
-                self._entered.append(found)
+                self._entered[found] = None
                 found._with = block.watch(partial(self._cut, found))
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
             if lease is not None:
-                self._forget(found)
-                with contextlib.suppress(Exception):
-                    self._manager.call(lease.release, ends=True)
+                self._entered.pop(found, None)
+                self._manager.finish(lease.release)
             raise
 
     def _cut(self, lease: L) -> None:
         """End a block whose thread was interrupted at its end, unless it has ended."""
-        self._forget(lease)
+        self._entered.pop(lease, None)
         lease._finish()
-
-    def _forget(self, lease: L | None) -> bool:
-        """Count a block as left; return False if that has been done, by another thread."""
-        try:
-            self._entered.remove(lease)
-        except ValueError:
-            return False
-        return True
 
     def __enter__(self) -> L:
         return self._obtain(self._entering, enter=True)
@@ -444,7 +428,7 @@ class Enterable(Face, Generic[L]):
         lease = None
         try:
             for lease in self._innermost_first():
-                if self._forget(lease):
+                if self._entered.pop(lease, self) is None:  # else another thread leaves it
                     break
             else:
                 raise RuntimeError(f"{self!r} is not entered")  # noqa: TRY301 - nothing is held

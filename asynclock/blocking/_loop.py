@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-import anyio
+import anyio.lowlevel
 
 from .._process import Background
 from ..errors import ConfigurationError
@@ -43,18 +43,15 @@ class Call(Generic[T]):
     ("cannot release un-acquired lock") takes the place of the exception.
     """
 
-    begun = False
-    """Whether a task has the call; used only in the loop."""
     done = False
     error: BaseException | None = None
     _value: T | None = None
     _task: asyncio.Task[Any] | None = None
-    _abandoned = False
+    _begun = _abandoned = False
 
-    def __init__(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> None:
+    def __init__(self, work: Work[T], undo: Undo[T] | None = None) -> None:
         self._work = work
         self._undo = undo
-        self.ends = ends
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         """Free once this is done."""
@@ -63,11 +60,12 @@ class Call(Generic[T]):
     async def run(self, task: asyncio.Task[Any] | None = None) -> None:
         """Do the work in the running task, with the context variables of the thread.
 
-        If the call may be abandoned, `task` is the running one.
+        A second call does nothing. If the call may be abandoned, `task` is the running one.
         """
         # Not in a new task with its own context, because the thread's task identifies its holds.
-        if self._abandoned:
+        if self._begun or self._abandoned:
             return
+        self._begun = True
         tokens = [(variable, variable.set(value)) for variable, value in self._context.items()]
         self._task = task
         try:
@@ -115,18 +113,17 @@ class Call(Generic[T]):
 class Caller:
     """A thread's end of its task in the loop; the task ends when the thread drops this."""
 
-    def __init__(self, soon: Callable[..., object]) -> None:
-        self._soon = soon
-        self._pid = os.getpid()
+    def __init__(self, background: BackgroundLoop) -> None:
+        self._background = background
         self.calls = Calls()
         self.calling = False
         """Whether the thread waits for a call."""
 
     def __del__(self) -> None:
-        if self._pid != os.getpid():
+        if self._background.pid != os.getpid():
             return  # a forked child drops the copies of other threads' objects
         with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self._soon(self.calls.put, None)
+            self._background.soon(self.calls.put, None)
 
 
 class Calls(deque["Call[Any] | None"]):
@@ -198,8 +195,10 @@ class _Selector(selectors.DefaultSelector):
 class BackgroundLoop:
     """An event loop in a daemon thread."""
 
+    _selector: _Selector
+
     def __init__(self) -> None:
-        self._started: Call[None] = Call(_import_anyio)
+        self.pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
         self.ends = False
@@ -209,38 +208,32 @@ class BackgroundLoop:
         self._waiting: set[Call[Any]] = set()
         self.tasks = Background()
         self._stopped = False
-        self._selector = _Selector()
-        self._todo = self._selector.todo
-        self._waker = self._selector.waker
+        # The first call: anyio imports its parts now, where no fork can come between.
+        self._started = Call(anyio.lowlevel.checkpoint)
         # In another thread, because `start` waits with a Condition (see Call).
-        try:
-            _thread.start_new_thread(self._start, ())
-        except BaseException:
-            self._selector.close()
-            raise
+        _thread.start_new_thread(self._start, ())
         self._started.result()
 
     def _start(self) -> None:
         try:
             self._thread.start()
         except BaseException as error:
-            self._selector.close()
             self._started.end(None, error)
 
     def _run(self) -> None:
         try:
-            make = partial(asyncio.SelectorEventLoop, self._selector)
-            with asyncio.Runner(loop_factory=make) as runner:
-                loop = runner.get_loop()
-                loop.run_until_complete(_import_anyio())
-                loop.call_soon(self._started.end, None)
-                try:
-                    self._serve(loop)
-                finally:
-                    self.over = True
-                    self._selector.todo = deque()  # nothing more begins
-                    for call in self._waiting.copy():
-                        call.end(None, _ended())
+            with contextlib.closing(_Selector()) as selector:
+                self._selector, self._todo, self._waker = selector, selector.todo, selector.waker
+                self.soon(self._spawn, self._started)
+                make = partial(asyncio.SelectorEventLoop, selector)
+                with asyncio.Runner(loop_factory=make) as runner:
+                    try:
+                        self._serve(runner.get_loop())
+                    finally:
+                        self.over = True
+                        selector.todo = deque()  # nothing more begins
+                        for call in self._waiting.copy():
+                            call.end(None, _ended())
         except BaseException as error:
             if not self._started.done:
                 self._started.end(None, error)
@@ -248,8 +241,6 @@ class BackgroundLoop:
                 raise
             # Else the process ends, and since Python 3.12 it starts no thread then. An event loop
             # that has resolved a host's name wants one, only to wait for the threads that did it.
-        finally:
-            self._selector.close()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the loop until `stop`, also after a task has called `sys.exit` or stopped the loop.
@@ -297,7 +288,7 @@ class BackgroundLoop:
                 "this call interrupts another call of its thread, as a signal handler does: there "
                 "only release and close can be called"
             )
-        call = Call(work, undo, ends=ends)
+        call = Call(work, undo)
         # Not behind the call that this one interrupts.
         begin = self._spawn if inside else caller.calls.put
         # An interruption may come between any two lines, and must leave neither call behind.
@@ -307,14 +298,17 @@ class BackgroundLoop:
                 self._waiting.add(call)
                 if self.over:  # after the addition: the loop ends in the other order
                     raise _ended()
-                self.soon(self._begin, call, begin)
+                self.soon(begin, call)
                 return call.result()
             finally:
                 caller.calling = inside
                 self._waiting.discard(call)
         except BaseException as error:
             if error is not call.error and not self.over:  # this thread was interrupted
-                self.soon(self._interrupted, call, begin)
+                if ends:
+                    self.soon(begin, call)  # if it has begun, this does nothing
+                else:
+                    self.soon(call.abandon, self.tasks)
                 call.wait()
             raise
 
@@ -332,23 +326,11 @@ class BackgroundLoop:
             )
 
     def _new_caller(self) -> Caller:
-        self._check()
-        caller = Caller(self.soon)
+        caller = Caller(self)
         served = partial(self._serve_caller, caller.calls)
         self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
         self._callers.caller = caller
         return caller
-
-    def _begin(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
-        if not call.begun:
-            call.begun = True
-            begin(call)
-
-    def _interrupted(self, call: Call[Any], begin: Callable[[Call[Any]], None]) -> None:
-        if call.ends:
-            self._begin(call, begin)
-        else:
-            call.abandon(self.tasks)
 
     def _spawn(self, call: Call[Any]) -> None:
         self.tasks.spawn(call.run(), "asynclock: a call of a thread")
@@ -368,10 +350,11 @@ class BackgroundLoop:
             while task.cancelling():
                 task.uncancel()
 
-    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
+    def start(self, work: Work[object]) -> None:
         """Start `work`, which must not raise, without waiting for it."""
-        self._check()
-        self.soon(self._spawn, Call(lambda: work(*args)))
+        if self.over:
+            raise _ended()
+        self.soon(self._spawn, Call(work))
 
     def finish(self, work: Work[object]) -> None:
         """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
@@ -380,10 +363,6 @@ class BackgroundLoop:
             self.soon(self._spawn, call)
             if threading.current_thread() is not self._thread:
                 call.wait()
-
-    def _check(self) -> None:
-        if self.over:
-            raise _ended()
 
     def stop(self, last: Iterable[Work[object]] = ()) -> None:
         """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
@@ -416,11 +395,6 @@ def _ended() -> ConfigurationError:
     )
 
 
-async def _import_anyio() -> None:
-    with anyio.CancelScope():  # anyio imports its parts now, where no fork can come between
-        await asyncio.sleep(0)
-
-
 _guard = threading.RLock()
 current: BackgroundLoop | None = None
 _starting = False
@@ -446,13 +420,6 @@ def background() -> BackgroundLoop:
             finally:
                 _starting = False
         return current
-
-
-def soon(work: Callable[[], object]) -> None:
-    """Call `work` in the loop, if there is one; may be called from any thread or finalizer."""
-    if current is not None:
-        with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            current.soon(work)
 
 
 def _after_fork() -> None:

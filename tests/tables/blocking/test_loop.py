@@ -1,6 +1,7 @@
 """The event loop behind the threads: interrupted calls, what stays, how it starts and ends."""
 
 import asyncio
+import copy
 import gc
 import socket
 import threading
@@ -197,24 +198,22 @@ def test_a_dropped_lease_ends_in_the_loop(
     locks: blocking.LockManager, monkeypatch: pytest.MonkeyPatch, *, quick: bool
 ) -> None:
     """Its end changes objects that belong to the loop, however quick the loop is."""
-    ended: list[str] = []
-    soon = _loop.soon
+    ended, lease, background = list[str](), locks.lock("a").acquire(), _loop.background()
+    soon = background.soon
     gc.collect()  # the loop itself may find what other tests left, and must not wait for itself
 
-    def wait_for(work: Callable[[], object]) -> None:
+    def wait_for(work: Callable[..., object], *args: Any) -> None:
         done = threading.Event()
-        soon(work)
+        soon(work, *args)
         soon(done.set)
         assert done.wait(5)
 
     if quick:
-        monkeypatch.setattr(_loop, "soon", wait_for)
-    lease = locks.lock("a").acquire()
+        monkeypatch.setattr(background, "soon", wait_for)
     weakref.finalize(lease._inner, lambda: ended.append(threading.current_thread().name))
     del lease
     gc.collect()
-    until(lambda: bool(ended))
-    assert ended == ["asynclock"]
+    until(lambda: ended == ["asynclock"])
 
 
 def test_a_lease_that_has_ended_may_be_dropped_by_any_thread(
@@ -241,8 +240,8 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
             await asyncio.sleep(0)
         return len(calls)
 
-    ours, inherited = (_loop.Caller(background.soon) for _ in range(2))
-    inherited._pid = -1
+    ours, inherited = _loop.Caller(background), _loop.Caller(copy.copy(background))
+    inherited._background.pid = -1
     left = [ours], [inherited]
     del ours, inherited
     assert [background.call(partial(noted, one)) for one in left] == [1, 0]
@@ -479,14 +478,15 @@ def test_the_exit_waits_for_what_is_being_released(background: _loop.BackgroundL
 
 
 def test_what_is_dropped_after_the_end_of_the_loop_says_nothing(
-    background: _loop.BackgroundLoop,
+    background: _loop.BackgroundLoop, locks: blocking.LockManager
 ) -> None:
     """The last leases and threads of a process are dropped in any order."""
-    caller = _loop.Caller(background.soon)
-    background.stop()
+    caller = _loop.Caller(background)
+    in_thread(locks.ready)
+    background.stop([locks.asynchronous().aclose])
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="has ended"):
             background.soon(print)
     background.finish(lambda: asyncio.sleep(0))
     caller.__del__()
-    _loop.soon(lambda: None)
+    locks.drop([])
