@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from .._engine.engine import Engine
@@ -158,8 +160,8 @@ class Survey:
 
 async def survey(access: NodeAccess, name: str | None = None) -> Survey:
     """Find all leases and shared states, or only those of `name`."""
-    known = _Known(access.prefix)
-    scans = [_KeyScan(node, known) for node in access.nodes]
+    parse = cache(partial(KeyRef.parse, access.prefix))  # all nodes have the same keys
+    scans = [_KeyScan(node, access.prefix, parse) for node in access.nodes]
     if name is None:
         await asyncio.gather(*(scan.run() for scan in scans))
     else:
@@ -242,22 +244,10 @@ async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
         yield item
 
 
-class _Known(dict[bytes, KeyRef | None]):
-    """What each key stands for, None for a key to skip; read once, because all nodes have it."""
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
-        self.prefix = prefix
-
-    def __missing__(self, raw: bytes) -> KeyRef | None:
-        key = self[raw] = KeyRef.parse(self.prefix, raw)
-        return key
-
-
 class _KeyScan:
     """The keys of one node, page by page; of a Cluster, of all its primaries at once."""
 
-    def __init__(self, node: Node, known: _Known) -> None:
+    def __init__(self, node: Node, prefix: str, parse: Callable[[bytes], KeyRef | None]) -> None:
         self.node = node
         self.views: dict[tuple[KeyRef, str], NodeView] = {}
         """By key and reader ("" for other locks)."""
@@ -269,9 +259,9 @@ class _KeyScan:
         """Number of keys under the prefix."""
         self.unlisted = False
         """Whether a server refuses SCAN, until a person changes that."""
-        self._known = known
-        self._prefix = known.prefix
-        self._pattern = _escaped(self._prefix) + "*"
+        self._parse = parse
+        self._prefix = prefix
+        self._pattern = re.sub(r"([*?[\]\\])", r"\\\1", prefix) + "*"
 
     async def run(self) -> None:
         """Look at every key of every server."""
@@ -324,7 +314,7 @@ class _KeyScan:
         locks: list[tuple[KeyRef, str]] = []
         others: list[KeyRef] = []
         for raw in keys:
-            key = None if raw.endswith(_BESIDE) else self._known[raw]
+            key = None if raw.endswith(_BESIDE) else self._parse(raw)
             if key is None:
                 continue
             if key.part.single:
@@ -415,8 +405,3 @@ def _rows_of(reply: Any, size: int) -> list[tuple[bytes | None, int, int, bytes 
     if len(reply) != size:
         raise ValueError
     return list(reply)
-
-
-def _escaped(text: str) -> str:
-    """Return a SCAN pattern that matches `text` itself."""
-    return "".join(f"\\{one}" if one in "*?[]\\" else one for one in text)

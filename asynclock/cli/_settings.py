@@ -60,9 +60,15 @@ class Settings:
         """The prefix of each key."""
         return str(self.options.get("prefix", "asynclock:"))
 
+    @property
+    def max_ttl(self) -> float:
+        """The longest ttl of all users of the nodes, in seconds."""
+        longest: float = self.options.get("max_ttl", max(10.0, self.options.get("ttl", 10.0)))
+        return longest
+
     def relaxed(self) -> Settings:
         """Return them for a command that holds no lease: it needs no ttl, and waits for nodes."""
-        longest = self.options.get("max_ttl", max(10.0, self.options.get("ttl", 10.0)))
+        longest = self.max_ttl
         patient = {"node_timeout": min(NODE_TIMEOUT, longest / 4) if longest > 0 else NODE_TIMEOUT}
         options = {**patient, **self.options, "max_ttl": longest, "ttl": longest}
         return replace(self, options=options)

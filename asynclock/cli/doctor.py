@@ -52,9 +52,9 @@ def doctor(
         asynclock doctor --node redis://a --node redis://b --node redis://c
         ASYNCLOCK_NODES=redis://a,redis://b,redis://c asynclock doctor --json
     """
-    settings = load(node, config, prefix, node_timeout)
+    settings = load(node, config, prefix, node_timeout, max_ttl)
     again = repeated(node, config, prefix, max_ttl)
-    servers, findings = asyncio.run(_examine(settings, watch, max_ttl, again))
+    servers, findings = asyncio.run(_examine(settings, watch, again))
     if json:
         print_json(_as_json(servers, findings))
     else:
@@ -63,16 +63,14 @@ def doctor(
 
 
 async def _examine(
-    settings: Settings, watch: float, max_ttl: float | None, again: str
+    settings: Settings, watch: float, again: str
 ) -> tuple[list[Probe], list[Finding]]:
     options = settings.options
-    longest = options.get("max_ttl", max(options.get("ttl", 10.0), 10.0))
-    longest = longest if max_ttl is None else max_ttl
     if settings.prefix:
         name(settings.prefix, "prefix")
     purpose = Purpose(
         nodes=len(settings.nodes),
-        max_ttl=seconds(longest, "max_ttl"),
+        max_ttl=seconds(settings.max_ttl, "max_ttl"),
         node_timeout=seconds(options.get("node_timeout", 0.25), "node_timeout"),
         prefix=settings.prefix,
         acks=Acks.of(options.get("acks", 0), options.get("durable", False)),

@@ -323,10 +323,6 @@ class NullListener:
 # ---- Why a connection fails, where TLS is the reason: as a code of findings.toml -----------------
 
 
-CONNECT_TIMEOUT = 2.0
-"""Seconds for each connection."""
-
-
 _PLAIN_PORT = "tls-plain-port"
 _CLIENT = "tls-client-certificate"
 _AUTHORITY = "tls-authority"
@@ -368,7 +364,7 @@ def _speaks_tls(endpoint: Endpoint) -> bool:
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain,
+            socket.create_connection((endpoint.host, endpoint.port), REPLY_TIMEOUT) as plain,
             anything.wrap_socket(plain),
         ):
             return True
@@ -390,7 +386,7 @@ def _by_reason(reason: str) -> str | None:
 
 def _listen(endpoint: Endpoint, context: ssl.SSLContext | None) -> bytes:
     """Connect, send PING if there is no TLS, and return the reply. Raises OSError."""
-    with socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT) as plain:
+    with socket.create_connection((endpoint.host, endpoint.port), REPLY_TIMEOUT) as plain:
         if context is None:
             plain.sendall(b"PING\r\n")
             return plain.recv(64)
@@ -464,9 +460,8 @@ TTL = 5.0
 
 
 async def _lock(locks: LockManager, name: str) -> None:
-    lease = await locks.lock(name, timeout=LIMIT).acquire()
-    await lease.extend()
-    await lease.release()
+    async with locks.lock(name, timeout=LIMIT) as lease:
+        await lease.extend()
 
 
 async def _election(locks: LockManager, name: str) -> None:

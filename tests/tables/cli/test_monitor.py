@@ -11,7 +11,7 @@ import asynclock
 from asynclock._engine.engine import NodeHealth
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._inspect.monitor import Monitor, _seen_node, doubts
-from asynclock._inspect.survey import SharedState, Survey, _KeyScan, _Known, held
+from asynclock._inspect.survey import SharedState, Survey, _KeyScan, held
 from asynclock._nodes.cluster import ClusterNode
 from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import PARTS, KeyRef
@@ -194,7 +194,7 @@ QUEUE, MUTEX, EVENT = KeyRef("a", "queue"), KeyRef("a"), KeyRef("a", "event")
 )
 def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str | None) -> None:
     node: Any = SimpleNamespace(address="n0")
-    one = _KeyScan(node, _Known("p:"))
+    one = _KeyScan(node, "p:", dict[bytes, KeyRef]().get)
     one._record(key, reply)
     assert one.error == error
     assert list(one.queues) == ([key] if key is QUEUE and error is None else [])
@@ -223,7 +223,7 @@ class NoPrimaries(ClusterNode):
 async def test_a_cluster_without_a_known_primary_is_not_listed_as_empty(
     reply: Any, error: str
 ) -> None:
-    one = _KeyScan(NoPrimaries(reply), _Known("p:"))
+    one = _KeyScan(NoPrimaries(reply), "p:", dict[bytes, KeyRef]().get)
     await one.run()
     assert one.error == error
 
