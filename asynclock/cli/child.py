@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from .. import _clock
 
@@ -72,17 +72,10 @@ class Terminal:
 
     def foreground(self, group: int) -> None:
         """Put `group` in the foreground, and change nothing else."""
-        with _without_sigttou(), contextlib.suppress(OSError):
+        # The kernel stops a background process that sets the foreground, unless SIGTTOU is blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        with contextlib.suppress(OSError):
             os.tcsetpgrp(self._fd, group)
-
-
-@contextlib.contextmanager
-def _without_sigttou() -> Iterator[None]:
-    # The kernel stops a background process that sets the foreground, unless SIGTTOU is blocked.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        yield
-    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -101,11 +94,6 @@ SCANS = 10
 _PROC = Path("/proc")
 _ENDED = ("Z", "X", "x")
 """States of a process in /proc/PID/stat (proc_pid_stat(5)): a zombie, or dead."""
-
-
-class _Process(NamedTuple):
-    group: int
-    runs: bool
 
 
 class Group:
@@ -135,12 +123,12 @@ class Group:
             return True
 
     def _one_runs(self) -> bool:
-        if _process(self._known) == (self.number, True):  # a scan takes milliseconds
+        if _group_of(self._known) == self.number:  # a scan takes milliseconds
             return True
         for _ in range(SCANS):
             newest = _newest()
             for entry in os.listdir(_PROC):  # noqa: PTH208 - at once, and no generator
-                if entry.isdigit() and _process(int(entry)) == (self.number, True):
+                if entry.isdigit() and _group_of(int(entry)) == self.number:
                     self._known = int(entry)
                     return True
             # The list has no process that started after it, whose parent may have ended meanwhile.
@@ -149,7 +137,8 @@ class Group:
         return False
 
 
-def _process(pid: int) -> _Process | None:
+def _group_of(pid: int) -> int | None:
+    """Return the group of a process; None if it has ended."""
     try:
         # The name of the program, in parentheses, may contain anything.
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
@@ -157,7 +146,7 @@ def _process(pid: int) -> _Process | None:
         return None
     state, group, threads = fields[0].decode(), int(fields[2]), int(fields[17])
     # A process whose first thread has ended is shown as a zombie while its other threads run.
-    return _Process(group, state not in _ENDED or threads > 1)
+    return group if state not in _ENDED or threads > 1 else None
 
 
 def _newest() -> bytes:
@@ -167,7 +156,7 @@ def _newest() -> bytes:
 
 def _shows_all() -> bool:
     """Return whether /proc shows our processes by our numbers, and those of other users."""
-    return str((_PROC / "self").readlink()) == str(os.getpid()) and _process(1) is not None
+    return str((_PROC / "self").readlink()) == str(os.getpid()) and _group_of(1) is not None
 
 
 # ---- The command ---------------------------------------------------------------------------------
