@@ -180,29 +180,22 @@ def _instance(kind: Any, value: Any, trace: TracebackType | None) -> BaseExcepti
 
 
 class LazyAcquire(AcquireContext[L_co]):
-    """A call of `make`, which gets the seconds left (None: no limit) and returns a lease."""
+    """A call of `make`, which gets the moment of this call and returns a lease."""
 
-    __slots__ = ("_deadline", "_make", "_name")
+    __slots__ = ("_make", "_name", "_since")
     _name: str
 
-    def __init__(
-        self,
-        name: str,
-        make: Callable[[float | None], Coroutine[Any, Any, L_co]],
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, name: str, make: Callable[[float], Coroutine[Any, Any, L_co]]) -> None:
         self._entered = UNUSED
         self._name = name
         self._make = make
-        self._deadline = None if timeout is None else _clock.now() + timeout
+        self._since = _clock.now()
 
     def __await__(self) -> Generator[Any, Any, L_co]:
         if self._entered is not UNUSED:
             raise RuntimeError(REUSED)
         self._entered = None
-        deadline = self._deadline
-        left = None if deadline is None else max(0.0, deadline - _clock.now())
-        return self._make(left).__await__()
+        return self._make(self._since).__await__()
 
 
 class Work:
@@ -271,8 +264,9 @@ class Acquire(AcquireContext[Lease]):
         self._spec = spec
         self._options = options
         self._once = once
-        # Each of several calls that don't wait gets its own time for answers.
-        self._started = _clock.now() if since is None or once or timeout == 0 else since
+        if since is None or timeout == 0 or (once and timeout is None):
+            since = _clock.now()  # each of several calls that don't wait gets time for answers
+        self._started = since
         self._deadline = None if timeout is None else self._started + timeout
 
     @property

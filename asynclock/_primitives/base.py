@@ -223,10 +223,10 @@ class Acquirable(Named, Generic[L]):
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
         """Make a call of `acquire`, or (with `once`) of `try_acquire`."""
-        return LazyAcquire(self.name, partial(self._obtain, once=once), timeout)
+        return LazyAcquire(self.name, partial(self._obtain, timeout, once))
 
-    async def _obtain(self, timeout: float | None, *, once: bool) -> L:
-        """Do the work of such a call when it is awaited."""
+    async def _obtain(self, timeout: float | None, once: bool, since: float) -> L:
+        """Do the work of such a call, which was made at `since`, when it is awaited."""
         raise NotImplementedError  # `Lockable` makes calls of its own, without this
 
     def acquire(self, *, timeout: Timeout = UNSET, **unknown: Never) -> AcquireContext[L]:

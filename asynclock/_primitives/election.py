@@ -148,12 +148,13 @@ class Election(Named):
         """
         if on_wanted not in (None, "resign"):
             raise ConfigurationError(f'on_wanted must be "resign" or None, not {on_wanted!r}')
-        lead = partial(self._lead, _checked(value), on_wanted == "resign")
-        return LazyAcquire(self.name, lead, limited(timeout, self._timeout))
+        limit = limited(timeout, self._timeout)
+        lead = partial(self._lead, _checked(value), on_wanted == "resign", limit)
+        return LazyAcquire(self.name, lead)
 
-    async def _lead(self, value: str, resigns: bool, timeout: float | None) -> Term:
+    async def _lead(self, value: str, resigns: bool, timeout: float | None, since: float) -> Term:
         """Do the work of `campaign` when it is awaited."""
-        lease = await Acquire(self._engine, self._spec, self._options, timeout)
+        lease = await Acquire(self._engine, self._spec, self._options, timeout, since=since)
         term = Term(lease, value, resigns=resigns)
         # When the tick ends: a term that is over by then needs no request, and a request now would
         # cut the batch of this tick short.

@@ -11,7 +11,7 @@ from itertools import cycle
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from .. import _clock, _settings
+from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
@@ -377,11 +377,10 @@ class MultiLock(Acquirable[MultiLease]):
         super().__init__(engine, whole, options, timeout)
         self._prefix = prefix
 
-    async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
-        asked = _clock.now()
+    async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
         apart = self._prefix.endswith(HASH_TAG)
         calls = [
-            partial(Acquire, self._engine, one, self._options, timeout, once=once, since=asked)
+            partial(Acquire, self._engine, one, self._options, timeout, once, since)
             for one in (self._parts() if apart else (self._spec,))
         ]
         leases = await obtain(calls)

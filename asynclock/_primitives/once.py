@@ -251,12 +251,12 @@ class Once(Acquirable[Run]):
 
         return decorator(run, "once", self.name, self._lease)(function)
 
-    async def _obtain(self, timeout: float | None, *, once: bool) -> Run:
-        asked, run = _clock.now(), Run(self._engine, self._register)
-        deadline = asked if once else None if timeout is None else asked + timeout
+    async def _obtain(self, timeout: float | None, once: bool, since: float) -> Run:
+        run = Run(self._engine, self._register)
+        deadline = since if once else None if timeout is None else since + timeout
         if run._learn(await self._register.read(deadline)).form:
             return run
-        lease = await Acquire(self._engine, self._spec, self._options, timeout, once, asked)
+        lease = await Acquire(self._engine, self._spec, self._options, timeout, once, since)
         try:
             end = _clock.now() + lease.remaining()
             await run._write(lease, end if deadline is None else min(end, deadline))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from .. import _clock, _settings
+from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
@@ -157,21 +157,16 @@ class ReadWriteLock(Named):
         """
         limit = limited(timeout, self._timeout)
         self._check(lease, self._read)
-        return LazyAcquire(self.name, partial(self._upgrade, lease), limit)
+        return LazyAcquire(self.name, partial(self._upgrade, lease, limit))
 
-    async def _upgrade(self, reader: Lease, timeout: float | None) -> Lease:
-        asked = _clock.now()
+    async def _upgrade(self, reader: Lease, timeout: float | None, since: float) -> Lease:
         # No local queue: its first waiter would wait for this reader, and this call behind it.
         beside = replace(self._write, queue_key=None, exempt=(reader.owner,))
         options = LeaseOptions(self._options.ttl)
-
-        def passing() -> Acquire:
-            left = None if timeout is None else max(0.0, asked + timeout - _clock.now())
-            return Acquire(self._engine, self._gate, options, left, once=True)
-
-        call = partial(Acquire, self._engine, beside, self._options, timeout, since=asked)
+        gate = partial(Acquire, self._engine, self._gate, options, timeout, once=True, since=since)
+        call = partial(Acquire, self._engine, beside, self._options, timeout, since=since)
         try:
-            (writer,) = await obtain_behind(passing, [call])
+            (writer,) = await obtain_behind(gate, [call])
         except NotAcquiredError as error:
             if not isinstance(error, AcquireTimeoutError):  # the gate doesn't wait
                 text = (

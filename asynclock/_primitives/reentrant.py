@@ -174,11 +174,11 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._registry = registry
         self._inherit = inherit
 
-    async def _obtain(self, timeout: float | None, *, once: bool) -> ReentrantLease:
+    async def _obtain(self, timeout: float | None, once: bool, since: float) -> ReentrantLease:
         held = self._held_here()
         if held is not None:
             return held
-        call = Acquire(self._engine, self._spec, self._options, timeout, once=once)
+        call = Acquire(self._engine, self._spec, self._options, timeout, once, since)
         return self._hold(Nesting(await call))
 
     def _held_here(self) -> ReentrantLease | None:

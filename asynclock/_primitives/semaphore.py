@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 
-from .. import _clock, _settings
+from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
@@ -109,8 +109,7 @@ class Semaphore(Lockable):
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
     ) -> Acquire:
-        spec = next(self._slots())
-        return Acquire(self._engine, spec, self._options, timeout, once=once, since=since)
+        return Acquire(self._engine, next(self._slots()), self._options, timeout, once, since)
 
     def _slots(self) -> Iterator[LockSpec]:
         """Yield the slots that this process doesn't hold, or all if it holds all.
@@ -159,8 +158,7 @@ class SemaphorePermits(Acquirable[MultiLease]):
         counts = f"permits={self.permits} of {self._semaphore.permits}"
         return f"<{type(self).__name__} {self.name!r} {counts} ttl={self._options.ttl:g}>"
 
-    async def _obtain(self, timeout: float | None, *, once: bool) -> MultiLease:
-        asked = _clock.now()
+    async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
         leases = None
         collects = self._gate.queue_key in self._engine.queues  # a task of this process
         # Of rivals that try at once, the one that gets the gate wins.
@@ -170,11 +168,11 @@ class SemaphorePermits(Acquirable[MultiLease]):
                 tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
                 leases = await obtain_at_once(tries)
         if leases is None:
-            leases = await self._collect(timeout, asked, once=once)
+            leases = await self._collect(timeout, once, since)
         return MultiLease(self.name, [lease.part for lease in leases], leases)
 
-    async def _collect(self, timeout: float | None, asked: float, *, once: bool) -> list[Lease]:
+    async def _collect(self, timeout: float | None, once: bool, since: float) -> list[Lease]:
         options = LeaseOptions(self._options.ttl)
-        gate = partial(Acquire, self._engine, self._gate, options, timeout, once=once, since=asked)
-        call = partial(self._semaphore._call, timeout, once=once, since=asked)
+        gate = partial(Acquire, self._engine, self._gate, options, timeout, once, since)
+        call = partial(self._semaphore._call, timeout, once=once, since=since)
         return await obtain_behind(gate, [call] * self.permits)

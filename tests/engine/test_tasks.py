@@ -31,6 +31,15 @@ def cancellations() -> int:
     return task.cancelling()
 
 
+@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@virtual_single
+async def test_a_timeout_counts_from_the_call(on: Nodes, kind: str) -> None:
+    call = LOCKS[kind](on.locks).acquire(timeout=0.1)
+    await asyncio.sleep(TTL)
+    with pytest.raises(asynclock.AcquireTimeoutError, match=r"the timeout was 0\.1 s"):
+        await call
+
+
 # one lock object, several tasks
 
 
