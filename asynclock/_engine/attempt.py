@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import _clock
@@ -68,23 +69,16 @@ class Attempt(Vote):
         """Whether the lease was won, and in time."""
         self.others: bool = False
         """Whether a node that granted knows of others who wait."""
-        self.refusals: list[tuple[float | None, str]] = []
-        """For each refusing node: the seconds that the holder has left, or None, and its owner."""
-        self.reserved: list[str] = []
-        """For each node where the name is free: the ticket that goes first there."""
-        self.slot_votes: tuple[bytes, ...] = ()
-        """What refusing nodes reported about the other slots of the name."""
+        self.refused: dict[int, Refused] = {}
+        """The reply of each node that refused."""
         self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
         self._context = context
         self._ttl = ttl
         self._waits = waits
         self._verdict = verdict
-        self._told: dict[int, int] = {}
-        """For each node where our ticket waits: its number there."""
-        self._rank = 0
-        # Sets of nodes, one bit per node: without a reply; that refused; and those that were told
-        # a fence and have not replied.
-        self._open = self._refusers = self._raising = 0
+        # Sets of nodes, one bit per node: without a reply; and those that were told a fence and
+        # have not replied.
+        self._open = self._raising = 0
         self._asked: list[int] = []
 
     # sending
@@ -152,23 +146,21 @@ class Attempt(Vote):
             ticket = self._new_ticket()
         answered = (index for index in indices if not self._open >> index & 1)
         still = [index for index in answered if index in ticket.asked and index not in granted]
-        leave(self._context.multiplexer, self.spec, ticket, still)
+        leave(self._context.multiplexer, ticket, still)
 
     def _new_ticket(self) -> Ticket:
         """Return the ticket that nodes which refuse the request keep of its caller."""
         ttl = self._context.settings.ticket_ttl
-        ticket = Ticket(self.spec, self.owner, self.started, ttl)
-        ticket.asked.update(self._asked)
-        return ticket
+        return Ticket(self.spec, self.owner, self.started, ttl, set(self._asked))
 
     def leave_queue(self) -> None:
         """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
         if self.ticket is None and self._waits:
-            leave(self._context.multiplexer, self.spec, self._new_ticket(), self._asked)
+            leave(self._context.multiplexer, self._new_ticket(), self._asked)
 
     def abandon(self, ticket: Ticket | None = None) -> None:
         """Send a release to each node that may have granted; `ticket` keeps its place there."""
-        maybe = [index for index in self._asked if not self._refusers >> index & 1]
+        maybe = [index for index in self._asked if index not in self.refused]
         if maybe:
             nodes, until = self._context.multiplexer, _clock.now() + self._ttl
             more = (FAILED,) if ticket is None else ticket.place()
@@ -209,17 +201,11 @@ class Attempt(Vote):
             self._settle()
 
     def _refused(self, index: int, parsed: Refused) -> None:
-        self.refusals.append((parsed.left, parsed.holder))
-        if parsed.number:
-            self._rank = min(parsed.rank, self._rank) if self._told else parsed.rank
-            self._told[index] = parsed.number
+        self.refused[index] = parsed
         if parsed.free:
-            self.reserved.append(parsed.holder)
             self._wake(index, parsed.holder.encode())
         for ticket in parsed.woken:
             self._wake(index, ticket)
-        self.slot_votes += parsed.slots
-        self._refusers |= 1 << index
         self.ballot.refuse()
 
     def _failed(self, index: int, failure: Failure) -> None:
@@ -270,7 +256,7 @@ class Attempt(Vote):
         elif not self.cut and not context.no_quorum_since:
             context.no_quorum_since = self.started
         if self.ballot.verdict is VOTE_WON and _clock.now() < self.valid_until:
-            if self._refusers or self.failures:
+            if self.refused or self.failures:
                 self._take_back(context.multiplexer.everyone)
             self.won = True
             return True
@@ -281,9 +267,10 @@ class Attempt(Vote):
             # A node that granted the name ahead of waiters gave us no number: ask for one.
             untold = first and len(waits) > 1 and bool(self.ballot.claims)
             enough = self.missing <= 0 and not untold
-            self.ticket.settle(list(self._told.values()), self._rank, enough=enough)
+            told = [one for one in self.refused.values() if one.number]
+            self.ticket.settle(told, enough=enough)
             self.ticket.unsettled |= untold
-        if self.refusals:
+        if self.refused:
             self._remember()
         self.abandon(self.ticket)
         return False
@@ -328,7 +315,7 @@ class Attempt(Vote):
 
     def queued(self, index: int) -> bool:
         """Whether node `index` refused this attempt and keeps its ticket."""
-        return index in self._told
+        return index in self.refused and self.refused[index].number != 0
 
     @property
     def split(self) -> bool:
@@ -351,22 +338,24 @@ class Attempt(Vote):
     @property
     def owners(self) -> list[str]:
         """For each node that refused because the name is taken: the owner that it named."""
-        owners = [owner for _, owner in self.refusals]
-        for ticket in self.reserved:
-            owners.remove(ticket)
-        return owners
+        return [one.holder for one in self.refused.values() if not one.free]
+
+    @property
+    def slot_votes(self) -> tuple[bytes, ...]:
+        """What refusing nodes reported about the other slots of the name."""
+        return tuple(slot for one in self.refused.values() for slot in one.slots)
 
     @property
     def remaining(self) -> float | None:
         """Seconds until enough refusing nodes are free to win, if nobody renews."""
         needed = self.ballot.quorum - len(self.ballot.claims) - self._open.bit_count()
-        return free_in([left for left, _ in self.refusals], max(1, needed))
+        return free_in([one.left for one in self.refused.values()], max(1, needed))
 
     @property
     def holder(self) -> str | None:
         """The owner that most refusing nodes named; None if no node refused."""
-        owners = [owner for _, owner in self.refusals]
-        return max(owners, key=owners.count) if owners else None
+        named = [one.holder for one in self.refused.values()]
+        return max(named, key=named.count, default=None)
 
     def votes(self) -> dict[str, str]:
         """Return the vote of each node so far, by address: see `events.Voted`."""
@@ -374,7 +363,7 @@ class Attempt(Vote):
         for index, node in enumerate(self._nodes):
             if index in self.ballot.claims:
                 found[node.address] = "granted"
-            elif self._refusers >> index & 1:
+            elif index in self.refused:
                 found[node.address] = "refused"
             else:
                 found[node.address] = "failed" if index in self.failures else "open"
@@ -386,26 +375,25 @@ class Attempt(Vote):
 # waiter settles on the highest one and tells them (docs/decisions/0024).
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
-    """The ticket of one task that waits. Its id is the owner of the task's first attempt."""
+    """The ticket of one task that waits."""
 
-    __slots__ = ("_spec", "asked", "id", "number", "rank", "since", "ttl", "unsettled")
-
-    def __init__(self, spec: LockSpec, ident: str, since: float, ttl: float) -> None:
-        self.id: str = ident
-        self.since: float = since
-        """The moment before which no node had it."""
-        self.number: int = 0
-        """The number that the nodes were told; below 1 until enough of them have named one."""
-        self.rank: int = 0
-        """Number of waiters before us, on the node with the fewest."""
-        self.unsettled: bool = False
-        """Whether a node has another number than ours."""
-        self.asked: set[int] = set()
-        """The nodes that may have the ticket."""
-        self.ttl: float = ttl
-        """Seconds that the nodes keep it. The waiter asks again within half of that."""
-        self._spec = spec
+    spec: LockSpec
+    id: str
+    """The owner of the task's first attempt."""
+    since: float
+    """The moment before which no node had it."""
+    ttl: float
+    """Seconds that the nodes keep it. The waiter asks again within half of that."""
+    asked: set[int]
+    """The nodes that may have it."""
+    number: int = 0
+    """The number that the nodes were told; below 1 until enough of them have named one."""
+    rank: int = 0
+    """Number of waiters before us, on the node with the fewest."""
+    unsettled: bool = False
+    """Whether a node has another number than ours."""
 
     def stay(self) -> None:
         """Wait even if another slot is free."""
@@ -422,43 +410,43 @@ class Ticket:
     @property
     def key(self) -> str:
         """The key that changes when the ticket's turn comes."""
-        return self._spec.ticket_key(self.id)
+        return self.spec.ticket_key(self.id)
 
-    def settle(self, told: list[int], rank: int, *, enough: bool) -> None:
+    def settle(self, told: list[Refused], *, enough: bool) -> None:
         """Take the numbers that the nodes gave; if `enough`, each quorum has one of them."""
-        self.rank = rank
+        numbers = [one.number for one in told]
+        self.rank = min((one.rank for one in told), default=0)
         if self.number <= 0 and enough and told:
-            self.number = max(told)
-        self.unsettled = any(number != self.number for number in told) and self.number > 0
+            self.number = max(numbers)
+        self.unsettled = any(number != self.number for number in numbers) and self.number > 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WakesNext:
     """Wakes the waiters of this process that a node's reply to our request names.
 
     The node sends no push for changes by our own connection.
     """
 
-    __slots__ = ("_ours", "_spec", "_wakeups")
-
-    def __init__(self, wakeups: Wakeups, spec: LockSpec, ours: str | None = None) -> None:
-        self._ours = ours
-        """The key of the sender's own ticket, which goes on waiting: see `Watch.count`."""
-        self._spec = spec
-        self._wakeups = wakeups
+    wakeups: Wakeups
+    spec: LockSpec
+    ours: str | None = None
+    """The key of the sender's own ticket, which goes on waiting: see `Watch.count`."""
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Wake the waiters whose turn it is."""
         parsed = released(reply)
         if type(parsed) is Failure:
             return
-        for ticket in self._spec.woken(parsed):
-            if ticket == self._ours:
-                self._wakeups.count(ticket, index)
+        for ticket in self.spec.woken(parsed):
+            if ticket == self.ours:
+                self.wakeups.count(ticket, index)
             else:
-                self._wakeups.wake(ticket, index)
+                self.wakeups.wake(ticket, index)
 
 
-def leave(nodes: Multiplexer, spec: LockSpec, ticket: Ticket, indices: Iterable[int]) -> None:
+def leave(nodes: Multiplexer, ticket: Ticket, indices: Iterable[int]) -> None:
     """Remove a ticket from these nodes; sent again like a release, until the ticket has died."""
+    spec = ticket.spec
     command = spec.leave(ticket.id).resent(ticket.since, _clock.now() + ticket.ttl)
     nodes.deliver(command, WakesNext(nodes.wakeups, spec), tuple(indices))

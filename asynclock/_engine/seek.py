@@ -162,7 +162,7 @@ class Seek:
         # The ticket keeps its number, with which it takes its old place again.
         ticket = self._ticket
         if ticket is not None and ticket.asked:
-            leave(self._engine.multiplexer, self._spec, ticket, ticket.asked)
+            leave(self._engine.multiplexer, ticket, ticket.asked)
             ticket.asked, ticket.unsettled = set(), True
 
     def _limit(self, now: float) -> float | None:
@@ -273,7 +273,7 @@ class Seek:
             return None
         if self._ticket is None:
             ttl = self._engine.settings.ticket_ttl
-            self._ticket = Ticket(self._spec, self._engine.owners.new(), now, ttl)
+            self._ticket = Ticket(self._spec, self._engine.owners.new(), now, ttl, set())
         self._ticket.stay()
         # The first attempt with a ticket goes at once: it tells the nodes our number. Later ones
         # can win only after rivals have withdrawn, so pause.
@@ -296,8 +296,8 @@ class Seek:
         # True if somebody has the name. Before our own ticket is known to others, also true if the
         # ticket of another waiter is first: that waiter will settle the vote. Of several permits it
         # takes only one, so there the second reason doesn't count.
-        others_go = attempt.reserved and self._spec.permits == 1 and not self._settled
-        if others_go and not attempt.ballot.claims:
+        others_go = any(one.free for one in attempt.refused.values()) and not self._settled
+        if others_go and self._spec.permits == 1 and not attempt.ballot.claims:
             return True
         return self._owners.has_one(attempt.owners, attempt.started, _clock.now())
 
@@ -378,8 +378,7 @@ class Seek:
         ticket, self._ticket, self._settled = self._ticket, None, 0
         self._owners.forget()
         if ticket is not None:
-            nodes = self._engine.multiplexer
-            leave(nodes, self._spec, ticket, ticket.asked)
+            leave(self._engine.multiplexer, ticket, ticket.asked)
 
 
 def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> None:

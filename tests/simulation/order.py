@@ -84,7 +84,7 @@ def _in_line(node: Any, ticket: Ticket) -> bool:
     key = ticket.key.encode()
     if node.keys.expiries.get(key, 0) - node.keys.now() < LEAST:
         return False
-    queue = node.keys.values.get(ticket._spec.queue.encode(), {})
+    queue = node.keys.values.get(ticket.spec.queue.encode(), {})
     return bool(queue.get(ticket.id.encode()) == ticket.number)
 
 
