@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextvars import Context
-from itertools import takewhile
 from typing import Any, Protocol, cast
 
 import hiredis
 
 from .. import _clock, _process
 from .wire import (
-    ACQUIRE,
     BATCH,
     CACHING,
     GRANTED,
@@ -101,7 +99,9 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         """Whether a read filled the buffer since a command was late: more may be in the socket."""
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._in_flight: deque[Entry] = deque()
+        self._in_flight: deque[tuple[Sink, int, float, Command]] = deque()
+        self._again: set[Word] = set()
+        """The owners and tickets of the commands that were sent again, until their replies."""
         self._half: list[Any] = []
         """The replies so far to an incomplete bundle."""
         self._overdue = 0
@@ -259,7 +259,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def _take_replies(self) -> None:
         received = _clock.now()
-        replies, errors = self._parse(), None
+        replies = self._parse()
         number = len(replies)
         while number:  # the newest clock, before any reply counts
             number -= 1
@@ -276,19 +276,19 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
             sink, index, sent, command = entry = self._in_flight.popleft()
+            if self._again:
+                self._undo_again(command)
             if self._overdue:
                 self.trip = received - sent
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
                 if type(reply) is ServerError or command.size > 1:
-                    errors = errors or ErrorReplies(self, self._in_flight)
-                    errors.late(reply, index, command)
+                    self._rejected_late(reply, index, command)
             elif doubt is not None and command.op in WRITES:
                 sink.on_reply(index, doubt)
             elif type(reply) is ServerError:
-                errors = errors or ErrorReplies(self, self._in_flight)
-                errors.take(reply, sink, index, command)
+                self._rejected(reply, sink, index, command)
             else:
                 try:
                     sink.on_reply(index, reply)
@@ -333,6 +333,44 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             at = end
         self._half = replies[at:]
         return joined if len(joined) < len(self._in_flight) else joined + self._half
+
+    # errors: what is sent again is no new write, so `Link.send` sends it, whatever the class
+
+    def _rejected(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
+        """Send a forgotten script again; pass any other error on to `sink`."""
+        known = failure(error, in_cluster=self.in_cluster)
+        # What was sent with its source is not sent again: only a broken server says NOSCRIPT then.
+        if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
+            # EVAL also loads the script. The commands behind get NOSCRIPT as well and are sent
+            # again in the same order, see `_undo_again`.
+            self._again.update(word for part in command.parts for word in part.puts)
+            Link.send(self, command.with_source(), sink, index)
+        else:
+            sink.on_reply(index, known)
+            _demoted(self, known.cause)
+
+    def _undo_again(self, command: Command) -> None:
+        """Repeat a release or a leave that has run before an acquire that was sent again.
+
+        That happens if another client has loaded the script in the meantime.
+        """
+        if command.sourced:
+            self._again.difference_update(word for part in command.parts for word in part.puts)
+            return
+        for part in command.parts:
+            if part.op in UNDOES and part.owner in self._again:
+                Link.send(self, part.with_source(), NOBODY, 0)
+
+    def _rejected_late(self, error: Any, index: int, command: Command) -> None:
+        """Take an error that came after the timeout: a key may still need its release."""
+        for number, part in enumerate(command.parts):
+            one = error if type(error) is ServerError else error[1][number]
+            if part.retry_until and type(one) is ServerError:
+                # A batch is denied as a whole, even if the user has no right to one name only.
+                if part is not command and failure(one).code == NO_RIGHT:
+                    Link.send(self, part, NOBODY, index)
+                else:
+                    self._rejected(one, self.listener.keep_release(part), index, part)
 
     # time
 
@@ -418,85 +456,6 @@ class Patience:
             self._over()
         else:
             self._arm()
-
-
-Entry = tuple[Sink, int, float, Command]
-"""A command that has no reply yet, as a link keeps it."""
-
-
-class Undoing:
-    """The releases and leaves without a reply, by owner.
-
-    To search thousands of commands for each of thousands of replies would block the loop.
-    """
-
-    __slots__ = ("_by_owner", "_newest")
-
-    def __init__(self) -> None:
-        self._by_owner: dict[Word, list[Command]] = {}
-        self._newest: Entry | None = None
-
-    def behind(self, command: Command, in_flight: Sequence[Entry]) -> list[Command]:
-        """Return what undoes `command`, which was rejected; `in_flight` are those behind it.
-
-        A command that carries the script's source was sent again before. It isn't returned, or the
-        number of such commands would double with each acquire.
-        """
-        new = list(takewhile(lambda entry: entry is not self._newest, reversed(in_flight)))
-        for *_, one in reversed(new):
-            for part in () if one.sourced else one.parts:
-                if part.op in UNDOES:
-                    self._by_owner.setdefault(part.owner, []).append(part)
-        self._newest = in_flight[-1] if in_flight else None
-        for part in command.parts:
-            if part.op in UNDOES and part in (mine := self._by_owner.get(part.owner, [])):
-                mine.remove(part)  # it isn't behind anything any more
-        acquires = (part for part in command.parts if part.op == ACQUIRE)
-        # A first attempt has its owner twice.
-        words = dict.fromkeys(word for part in acquires for word in part.args)
-        return [one for word in words for one in self._by_owner.get(word, ())]
-
-
-class ErrorReplies:
-    """The errors among the replies that have arrived together on one link.
-
-    What they send again is no new write: `Link.send` sends it, whatever the class of the link.
-    """
-
-    __slots__ = ("_in_flight", "_link", "_undoing")
-
-    def __init__(self, link: Link, in_flight: Sequence[Entry]) -> None:
-        self._link = link
-        self._in_flight = in_flight
-        self._undoing: Undoing | None = None
-
-    def take(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
-        """Send a forgotten script again; pass any other error on to `sink`."""
-        known = failure(error, in_cluster=self._link.in_cluster)
-        # What was sent with its source is not sent again: only a broken server says NOSCRIPT then.
-        if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
-            # Send the script with EVAL, which also loads it. The commands behind get NOSCRIPT as
-            # well and are resent in the same order. But if another client has loaded the script in
-            # the meantime, a release or a leave behind ran before this acquire: send it again.
-            undoing = self._undoing = self._undoing or Undoing()
-            later = undoing.behind(command, self._in_flight)
-            Link.send(self._link, command.with_source(), sink, index)
-            for other in later:
-                Link.send(self._link, other.with_source(), NOBODY, 0)
-        else:
-            sink.on_reply(index, known)
-            _demoted(self._link, known.cause)
-
-    def late(self, error: Any, index: int, command: Command) -> None:
-        """Take an error that came after the timeout: a key may still need its release."""
-        for number, part in enumerate(command.parts):
-            one = error if type(error) is ServerError else error[1][number]
-            if part.retry_until and type(one) is ServerError:
-                # A batch is denied as a whole, even if the user has no right to one name only.
-                if part is not command and failure(one).code == NO_RIGHT:
-                    Link.send(self._link, part, NOBODY, index)
-                else:
-                    self.take(one, self._link.listener.keep_release(part), index, part)
 
 
 def as_batch(command: Command, replies: list[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from asynclock._engine.outbox import Ask, Batch, Release
 from asynclock._engine.renewal import Renewals, Round
 from asynclock._engine.seek import Seek
 from asynclock._engine.spec import OwnerIds
-from asynclock._nodes.link import ErrorReplies, Link
+from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Script
@@ -382,7 +382,7 @@ SABOTAGES = {
     "different_replies_decide_no_batch": under("keepers", swap(Batch, "_split_up", nothing)),
     "a_split_batch_counts_no_reply": under("locks", swap(Batch, "_count", nothing)),
     "a_split_batch_forgets_its_grants": under("keepers", swap(Batch, "claims", always({}))),
-    "a_rejected_request_has_no_reply": under("locks", swap(ErrorReplies, "take", nothing)),
+    "a_rejected_request_has_no_reply": under("locks", swap(Link, "_rejected", nothing)),
     "overdue_requests_are_waited_for": under("late", swap(Link, "_check_time", nothing)),
     "a_tick_sends_nothing": under("locks", swap(Multiplexer, "flush_soon", nothing)),
     # renewal

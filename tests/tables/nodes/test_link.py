@@ -257,11 +257,14 @@ FORGOTTEN = cases("""
       ask release other
       tick -> writes acquire me, release me, release other
       reads NOSCRIPT
-      tick -> writes with source acquire me, with source release me
-      reads NOSCRIPT, *1, :1 -> release other: [1]
+      tick -> writes with source acquire me
+      reads *1, :0, *1, :1 -> release me: [0]; release other: [1]
       tick -> writes with source release me
+      ask release me
+      tick -> writes release me
       reads *1, :5 -> acquire me: [5]
       reads *1, :1, *1, :2 -> release me: [2]
+      tick
     leaves and releases go again in their order, by the owner and by the ticket
       ask acquire me 1 ticket
       ask leave ticket 1
@@ -269,11 +272,10 @@ FORGOTTEN = cases("""
       ask acquire other
       ask leave ticket 2
       tick -> writes acquire me 1 ticket, leave ticket 1, release me, acquire other, leave ticket 2
-      reads NOSCRIPT
-      tick -> writes with source acquire me 1 ticket, with source release me,
-        with source leave ticket 1, with source leave ticket 2
-      reads NOSCRIPT, *1, :0 -> release me: [0]
-      tick -> writes with source leave ticket 1
+      reads NOSCRIPT, *1, :0, *1, :0, *1, :5, *1, :0
+        -> leave ticket 1: [0]; release me: [0]; acquire other: [5]; leave ticket 2: [0]
+      tick -> writes with source acquire me 1 ticket, with source leave ticket 1,
+        with source release me, with source leave ticket 2
     a release that is the ticket of an acquire behind it goes again only behind its own
       ask acquire me
       ask release me
@@ -286,7 +288,7 @@ FORGOTTEN = cases("""
       ask batch acquire:a acquire:b
       ask batch release:a release:b release:c
       tick -> writes batch acquire:a acquire:b, batch release:a release:b release:c
-      reads NOSCRIPT
+      reads NOSCRIPT, *1, :0 -> batch release:a release:b release:c: [0]
       tick ->
         writes with source batch acquire:a acquire:b, with source release a, with source release b
     a script is sent with its source once
