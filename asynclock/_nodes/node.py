@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from .. import _clock
 from .._rules.validity import Trust
 from ..events import NodeDown, NodeQuarantined, NodeUp, Observers
-from .link import LATE_TIMER_FACTOR, Link, Patience
+from .link import LATE_TIMER_FACTOR, Link
 from .wire import REDIRECTS, Command, Failure, Sink, Word
 
 NOT_AFTER_GRACE = 0.05
@@ -288,8 +288,6 @@ class PendingReleases:
         self._send = send
         self._kept: dict[tuple[Word, Word], PendingRelease] = {}
         """By operation and owner: a release, or the leave of a ticket."""
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.on_redirect: Callable[[Command], None] | None = None
         """Called with a release whose key has moved to another server; None outside a Cluster."""
         self.late_acquires: dict[Word, float] = {}
@@ -306,7 +304,6 @@ class PendingReleases:
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
         if release.undoes not in self._kept:
             self._kept[release.undoes] = PendingRelease(self, release.again())
-            self._idle.clear()
         return self._kept[release.undoes]
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
@@ -353,10 +350,6 @@ class PendingReleases:
         for pending in list(self._kept.values()):
             self._drop(pending)
 
-    async def wait_sent(self) -> None:
-        """Wait until nothing is kept; the caller must limit the time."""
-        await self._idle.wait()
-
     # one entry
 
     def answered(self, pending: PendingRelease, reply: object) -> None:
@@ -391,8 +384,6 @@ class PendingReleases:
     def _drop(self, pending: PendingRelease) -> None:
         pending.cancel_timer()
         del self._kept[pending.command.undoes]
-        if not self._kept:
-            self._idle.set()
 
     def _forget_late(self, late: dict[Word, float]) -> None:
         for owner, until in late.items():
@@ -427,45 +418,3 @@ class PendingRelease:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-Waiting = tuple[Command, Sink, int]
-"""A command, and the sink and the index for its reply."""
-
-
-class ConnectBacklog:
-    """Keeps commands in order; calls `give_up` when the first has waited for `patience` seconds.
-
-    Time in which our own process stood does not count.
-    """
-
-    __slots__ = ("_asked", "_give_up", "_patience", "_taken", "_timer")
-
-    def __init__(self, patience: float, give_up: Callable[[], None]) -> None:
-        self._patience = patience
-        self._give_up = give_up
-        self._asked: list[Waiting] = []
-        self._timer: Patience | None = None
-        self._taken = asyncio.Event()
-        self._taken.set()
-
-    def __iter__(self) -> Iterator[Command]:
-        return (command for command, _, _ in self._asked)
-
-    def add(self, command: Command, sink: Sink, index: int) -> None:
-        """Keep a command until `take` is called."""
-        self._asked.append((command, sink, index))
-        self._taken.clear()
-        if self._timer is None:
-            self._timer = Patience(self._patience, self._give_up)
-
-    def take(self) -> list[Waiting]:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._taken.set()
-        asked, self._asked = self._asked, []
-        return asked
-
-    async def wait_taken(self) -> None:
-        await self._taken.wait()

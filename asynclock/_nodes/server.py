@@ -28,10 +28,9 @@ from .handshake import (
     why_unready,
     witness_in,
 )
-from .link import Link
+from .link import Link, Patience
 from .node import (
     NOT_AFTER_GRACE,
-    ConnectBacklog,
     Node,
     NodeLog,
     NodeSettings,
@@ -61,6 +60,8 @@ answers a pending attempt as soon as it resumes, so waiting is better than a new
 FIRST_PAUSE = 0.01
 """Minimum seconds before the second attempt to connect. Each later pause is twice as long as the
 one before, up to `node_timeout` or LONGEST_DIAL."""
+SETTLE_PAUSE = 0.01
+"""Seconds after which the end of a manager looks again whether a release was sent."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
@@ -94,7 +95,10 @@ class ServerNode(Node):
         self._log = NodeLog(address, self.trust, observers)
         self._link: Link | None = None
         self._down: Failure | None = None
-        self._backlog = ConnectBacklog(settings.node_timeout, self._give_up_connecting)
+        self._waiting: list[tuple[Command, Sink, int]] = []
+        """What to send when there is a link: commands, with the sinks of their replies."""
+        self._patience: Patience | None = None
+        """Ends the wait a node timeout after the first of them."""
         self._asked_until = _clock.now()
         """When the last connection that took requests ended; leases requested later aren't here."""
         self._finished = False
@@ -123,7 +127,7 @@ class ServerNode(Node):
             if self._down is not None:
                 sink.on_reply(index, self._down)
             else:
-                self._backlog.add(command, sink, index)
+                self._wait(command, sink, index)
         elif (silence := self.silence) is not None:
             sink.on_reply(index, silence)
         elif self._forgot_since(command):
@@ -198,7 +202,7 @@ class ServerNode(Node):
                 self.pending.sent(command)
             link.send(command, sink, index)
         elif self._down is None:
-            self._backlog.add(command, sink, index)
+            self._wait(command, sink, index)
         else:
             self._keep(command)
             sink.on_reply(index, self._down)
@@ -215,9 +219,21 @@ class ServerNode(Node):
         if self._link is not None:
             self._link.send(command, sink, 0)
 
+    def _wait(self, command: Command, sink: Sink, index: int) -> None:
+        self._waiting.append((command, sink, index))
+        if self._patience is None:
+            self._patience = Patience(self.settings.node_timeout, self._give_up_connecting)
+
+    def _take_waiting(self) -> list[tuple[Command, Sink, int]]:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
     def _send_waiting(self, link: Link) -> None:
         self.pending.resend()
-        for command, sink, index in self._backlog.take():
+        for command, sink, index in self._take_waiting():
             if self.rejected is not None:
                 sink.on_reply(index, self.rejected)
             elif self._forgot_since(command):
@@ -231,8 +247,7 @@ class ServerNode(Node):
 
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)
-        waiting = self._backlog.take()
-        for command, sink, index in waiting:
+        for command, sink, index in self._take_waiting():
             self._keep(command)
             sink.on_reply(index, failure)
 
@@ -245,18 +260,18 @@ class ServerNode(Node):
     @property
     def settled(self) -> bool:
         """Whether the node has answered every release that it must get."""
-        if len(self.pending) or any(map(self._may_hold, self._backlog)):
+        if len(self.pending) or any(self._may_hold(command) for command, _, _ in self._waiting):
             return False
         return self._link is None or not self._link.releasing
 
     async def settle(self) -> None:
         self.pending.drop_expired()
         while not self.settled:
-            await self._backlog.wait_taken()
-            await self.pending.wait_sent()
-            if self._link is not None:
+            if self._link is None or len(self.pending):
+                await asyncio.sleep(SETTLE_PAUSE)
+            else:
                 await self._link.ask(TIME)  # answered after everything before it
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)
 
     # the connection
 
