@@ -93,7 +93,8 @@ class ServerNode(Node):
         self.late: Callable[[float], Failure] = no_connection
         """Returns why there is no connection yet, after that many seconds."""
         self._log = NodeLog(address, self.trust, observers)
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """The open link; None while there is none."""
         self._down: Failure | None = None
         self._waiting: list[tuple[Command, Sink, int]] = []
         """What to send when there is a link: commands, with the sinks of their replies."""
@@ -112,17 +113,13 @@ class ServerNode(Node):
     # requests
 
     @property
-    def link(self) -> Link | None:
-        return self._link
-
-    @property
     def votes_from(self) -> float:
         return self.trust.votes_from
 
     def ask(self, command: Command, sink: Sink, index: int, *, arm: bool = False) -> None:
         if arm:
             command = command.behind(CACHING)
-        link = self._link
+        link = self.link
         if link is None:
             if self._down is not None:
                 sink.on_reply(index, self._down)
@@ -137,7 +134,7 @@ class ServerNode(Node):
 
     @property
     def silence(self) -> Failure | None:
-        link = self._link
+        link = self.link
         if link is None:
             return self._down
         if link.stalled_since:
@@ -148,19 +145,19 @@ class ServerNode(Node):
 
     @property
     def takes_batches(self) -> bool:
-        link = self._link
+        link = self.link
         if link is None or link.stalled_since:
             return False
         return not self.pending.late_acquires
 
     def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        if self._link is not None:
+        if self.link is not None:
             bounded = self._bounded(command) if command.give_up_at else command
-            self._link.send(bounded, sink, index, now=now)
+            self.link.send(bounded, sink, index, now=now)
 
     def write(self) -> None:
-        if self._link is not None:
-            self._link.flush()
+        if self.link is not None:
+            self.link.flush()
 
     def _forgot_since(self, command: Command) -> bool:
         # Before it forgot, the node may have promised a higher number or accepted a newer value,
@@ -179,7 +176,7 @@ class ServerNode(Node):
     def obstacle(self, now: float) -> Failure | None:
         if self.rejected is not None:
             return self.rejected
-        down = self._link is None and self._down is not None
+        down = self.link is None and self._down is not None
         if now < self.trust.votes_from and not down:  # a request fails with the reason for that
             votes_from = self.trust.votes_from
             cause = f"{self.trust.why(now)}; votes in {votes_from - now:.1f} s"
@@ -188,12 +185,12 @@ class ServerNode(Node):
 
     def note(self, answer: Failure | None) -> None:
         # Without a link, `_down` already has the cause.
-        if answer is not self.lack and (answer is None or (answer.code and self._link is not None)):
+        if answer is not self.lack and (answer is None or (answer.code and self.link is not None)):
             self.lack = answer
             self._log.answered(answer)
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
-        link = self._link
+        link = self.link
         if link is not None:
             if (silence := self.silence) is not None and command.asked_since > link.stalled_since:
                 sink.on_reply(index, silence)  # the node was not asked for this lease
@@ -216,13 +213,14 @@ class ServerNode(Node):
         return bool(command.retry_until) and command.asked_since <= self._asked_until
 
     def _send_again(self, command: Command, sink: Sink) -> None:
-        if self._link is not None:
-            self._link.send(command, sink, 0)
+        if self.link is not None:
+            self.link.send(command, sink, 0)
 
     def _wait(self, command: Command, sink: Sink, index: int) -> None:
         self._waiting.append((command, sink, index))
         if self._patience is None:
-            self._patience = Patience(self.settings.node_timeout, self._give_up_connecting)
+            seconds = self.settings.node_timeout
+            self._patience = Patience(seconds, lambda: self._fail(self.late(seconds)))
 
     def _take_waiting(self) -> list[tuple[Command, Sink, int]]:
         if self._patience is not None:
@@ -242,9 +240,6 @@ class ServerNode(Node):
                 self.pending.sent(command)
                 link.send(self._bounded(command), sink, index)
 
-    def _give_up_connecting(self) -> None:
-        self._fail(self.late(self.settings.node_timeout))
-
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)
         for command, sink, index in self._take_waiting():
@@ -262,15 +257,15 @@ class ServerNode(Node):
         """Whether the node has answered every release that it must get."""
         if len(self.pending) or any(self._may_hold(command) for command, _, _ in self._waiting):
             return False
-        return self._link is None or not self._link.releasing
+        return self.link is None or not self.link.releasing
 
     async def settle(self) -> None:
         self.pending.drop_expired()
         while not self.settled:
-            if self._link is None or len(self.pending):
+            if self.link is None or len(self.pending):
                 await asyncio.sleep(SETTLE_PAUSE)
             else:
-                await self._link.ask(TIME)  # answered after everything before it
+                await self.link.ask(TIME)  # answered after everything before it
                 await asyncio.sleep(0)
 
     # the connection
@@ -303,8 +298,8 @@ class ServerNode(Node):
                 else:
                     await watch(self, link, self.poll)
         finally:
-            if self._finished and self._link is not None:
-                self._link.close(LEFT)
+            if self._finished and self.link is not None:
+                self.link.close(LEFT)
             self._finished = True  # the end of this node is no fault to report
             self._log.close()
             self._fail(Failure(LEFT))
@@ -339,7 +334,7 @@ class ServerNode(Node):
         accepted = self.rejected is None
         if waits and accepted:
             self._log.quarantined(waits)
-        self._link, self._down, self.lack = link, None, None
+        self.link, self._down, self.lack = link, None, None
         if self._reading is not None:
             self.on_clock(*self._reading)
         if accepted:
@@ -352,8 +347,8 @@ class ServerNode(Node):
             self.on_wake(None)  # the last connection's push requests are lost
 
     def check_clock(self) -> None:
-        if self._link is not None and not self._link.stalled_since:
-            self._link.send(TIME, Take(partial(self._told_clock, _clock.now())), 0)
+        if self.link is not None and not self.link.stalled_since:
+            self.link.send(TIME, Take(partial(self._told_clock, _clock.now())), 0)
 
     def _told_clock(self, sent: float, _index: int, reply: Any) -> None:
         clock = read_time(reply)
@@ -365,14 +360,14 @@ class ServerNode(Node):
 
         Replies come in order, so the record is known before any reply to a later request.
         """
-        if self._link is not None and self.settings.record_key:
+        if self.link is not None and self.settings.record_key:
             self.trust.doubt(_clock.now())
-            self._read_record(self._link)
+            self._read_record(self.link)
 
     def poll(self) -> None:
         """Read the fleet's record and the witness, in case no push tells of a change or a flush."""
-        if self._link is not None and self.settings.record_key:
-            self._read_record(self._link)
+        if self.link is not None and self.settings.record_key:
+            self._read_record(self.link)
         self._look(FLUSHED)
 
     def tell_record(self, newest: Kept, name: str) -> None:
@@ -380,9 +375,9 @@ class ServerNode(Node):
 
         Our own change causes no push to us, and ends the request for the next push.
         """
-        if self._link is not None:
-            self._link.send(telling_record(self.settings.record_key, newest, name), NOBODY, 0)
-            self._read_record(self._link)
+        if self.link is not None:
+            self.link.send(telling_record(self.settings.record_key, newest, name), NOBODY, 0)
+            self._read_record(self.link)
 
     def _read_record(self, link: Link) -> None:
         caching, question = reading_record(self.settings.record_key)
@@ -398,12 +393,11 @@ class ServerNode(Node):
 
     def _flushed(self) -> None:
         """Note that a database was flushed: find out whether it was ours."""
-        if not self.settings.witness_key:
-            self._forgot(self.trust.forgot(_clock.now(), FLUSHED))
-        elif self.trust.witness == b"":
-            self._forgot(self.trust.forgot(_clock.now(), UNSEEN))
-        else:
+        if self.settings.witness_key and self.trust.witness != b"":
             self._look_again(FLUSHED)
+        else:
+            cause = UNSEEN if self.settings.witness_key else FLUSHED
+            self._forgot(self.trust.forgot(_clock.now(), cause))
 
     def _look_again(self, cause: str) -> None:
         self.trust.doubt(_clock.now())
@@ -412,10 +406,10 @@ class ServerNode(Node):
     def _look(self, cause: str) -> None:
         """Ask whether the node has kept its keys; this is known before any later reply counts."""
         key = self.settings.witness_key
-        if self._link is not None and key and self.settings.restart_guard:
+        if self.link is not None and key and self.settings.restart_guard:
             saw, again = partial(self._saw, cause), partial(self._look_again, cause)
             question = asking_witness(key, self.entropy(10).hex())
-            self._link.send(question, _at_once(self._link, saw, again), 0)
+            self.link.send(question, _at_once(self.link, saw, again), 0)
 
     def _saw(self, cause: str, reply: Any) -> None:
         self._forgot(self.trust.saw(witness_in(reply), _clock.now(), cause))
@@ -427,13 +421,13 @@ class ServerNode(Node):
     def forked(self) -> None:
         """In a forked child: never dial again."""
         self._finished = True
-        self._link = None
+        self.link = None
         self._down = CONNECTION_INHERITED
 
     async def finish(self) -> None:
         self._finished = True
-        if self._link is not None:
-            await self._link.finish()
+        if self.link is not None:
+            await self.link.finish()
 
     # called by its link
 
@@ -445,7 +439,7 @@ class ServerNode(Node):
         return self.pending.keep(release)
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
-        if self._link is None:
+        if self.link is None:
             # During the handshake the restart guard still needs the previous process's last reply.
             self._reading = clock, sent, received
             return
@@ -474,8 +468,8 @@ class ServerNode(Node):
             self.on_wake(key.decode("utf-8", "surrogateescape"))
 
     def on_disconnect(self, link: Link, end: Failure, unanswered: list[Command]) -> None:
-        if link is self._link:
-            self._link = None
+        if link is self.link:
+            self.link = None
             self._asked_until = link.stalled_since or _clock.now()
             self.pending.connection_broke(unanswered, self._asked_until)
             if end.code == READONLY:
@@ -488,9 +482,9 @@ class ServerNode(Node):
     def state(self, now: float) -> str:
         if self.rejected is not None:
             return "rejected"
-        if self._link is None:
+        if self.link is None:
             return "connecting" if self._down is None else "down"
-        if self._link.stalled_since:
+        if self.link.stalled_since:
             return "stalled"
         return "quarantined" if now < self.trust.votes_from else "up"
 
@@ -498,9 +492,9 @@ class ServerNode(Node):
         obstacle = self.obstacle(now)
         if obstacle is not None:
             return obstacle.cause
-        if self._link is None:
+        if self.link is None:
             return self._down.cause if self._down is not None else ""
-        if self._link.stalled_since:
+        if self.link.stalled_since:
             return "it does not answer in time"
         return "" if self.lack is None else self.lack.cause
 

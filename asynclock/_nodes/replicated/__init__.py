@@ -248,7 +248,7 @@ class WatchedNode(ServerNode):
     def doubted(self, now: float) -> Failure | None:
         """Return why the primary may have been replaced, or None if it is confirmed."""
         # A node without a link reports its own cause.
-        if self._link is None or now <= self._confirmed_until:
+        if self.link is None or now <= self._confirmed_until:
             return None
         return Failure(self.doubt)
 
@@ -416,7 +416,7 @@ class SentinelNode(WatchedNode):
         while True:
             await asyncio.sleep(pause * (3 + self.random()) / 4)
             pause = POLL
-            link, asked = self._link, _clock.now()
+            link, asked = self.link, _clock.now()
             if link is None:
                 continue
             try:

@@ -30,7 +30,7 @@ class Group:
         self.nodes = [hand.node for hand in self.hands]
         for number, hand in enumerate(self.hands):
             link: Any = HandLink(hand)
-            hand.node.address, hand.node._link = f"n{number}", link
+            hand.node.address, hand.node.link = f"n{number}", link
         self.all = Multiplexer(self.nodes, Background(), strict=strict, batch=100, label=None)
 
     def meet(self, number: int, run_id: str = "", **facts: Any) -> None:
@@ -290,7 +290,7 @@ def watched() -> tuple[Hand, WatchedNode]:
     hand, node = Hand(), WatchedNode("s", nowhere, settings, Observers())
     hand.node, node.tracking = node, True
     link: Any = HandLink(hand)
-    node._link = link
+    node.link = link
     return hand, node
 
 
@@ -304,7 +304,7 @@ async def test_a_confirmation_counts_from_its_question_for_replies_and_new_conne
     node.confirm(_clock.now() - CONFIRMED / 2)
     _, facts = node.watched(link, Facts())
     assert facts.lag == CONFIRMED
-    node._link = link
+    node.link = link
     assert link.doubted(_clock.now()) is None
     assert link.doubted(_clock.now() + CONFIRMED / 2 + 0.01) is not None
 
