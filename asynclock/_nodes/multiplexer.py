@@ -360,13 +360,9 @@ class SetGuard:
         self._quorum = quorum
         self._label = label
         self._names: dict[Node, str] = {}
-        """What the record calls each node that was met; its address if the node doesn't know."""
-        self._nameless: set[Node] = set()
-        """The nodes that were met and did not know their names."""
+        """What the record calls each node that was met; "" as long as the node doesn't know."""
         self._newest = Kept()
-        self._untold: set[Node] = set()
-        """The nodes that have reported what they keep since all were last compared."""
-        self._told: dict[Node, tuple[Kept, Kept, object]] = {}
+        self._told: dict[Node, object] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
         self._again: asyncio.TimerHandle | None = None
         """When a node without a name is compared once more."""
@@ -377,15 +373,7 @@ class SetGuard:
         if not (isinstance(met, ServerNode) and met.settings.record_key and met.trust.facts):
             return
         kept = met.trust.facts.kept
-        before = self._names.get(met)
-        if kept.name:
-            self._nameless.discard(met)
-        elif before is None:
-            self._nameless.add(met)
-        if kept.name or before is None:
-            self._names[met] = kept.name or met.address
-        renamed = before not in (None, self._names[met])
-        self._untold.add(met)
+        self._names[met] = kept.name or self._names.get(met, "")
         self._newest = max(self._newest, kept)
         # A quorum of answers is needed for each lease. Fewer readings may all be outdated.
         if len(self._names) < self._quorum:
@@ -395,18 +383,15 @@ class SetGuard:
             self._judge(record)
             loop = asyncio.get_running_loop()
             for node in self._names:  # including those met before the record was known
-                if isinstance(node, ServerNode) and node.trust.facts is not None:
-                    known = node.trust.facts.kept
-                    if renamed or node in self._untold or known.number < self._newest.number:
-                        loop.call_soon(self._tell, record, node, known)
-            self._untold.clear()
+                loop.call_soon(self._tell, record, node)
         elif len(self._nodes) >= FLEET:
             # Not a warning: most fleets never change, and each run of a program would repeat it.
             self._say(logging.INFO, UNRECORDED)
 
     def _judge(self, record: NodeSet) -> None:
         unsure = self._unsure(record)
-        names = [None if node in unsure else self._names.get(node) for node in self._nodes]
+        met = self._names.keys() - unsure.keys()
+        names = [self._name(node) if node in met else None for node in self._nodes]
         if record.allows(names):
             enough = not unsure or len(names) - names.count(None) >= self._quorum
             if enough:
@@ -442,12 +427,16 @@ class SetGuard:
         With each: for how many seconds it need not be compared, because it has no vote.
         """
         now = _clock.now()
-        strangers = [n for n in self._nameless if n.address not in record.nodes + record.other]
+        nameless = [node for node, name in self._names.items() if not name]
+        strangers = [n for n in nameless if n.address not in record.nodes + record.other]
         waits = {node: node.votes_from - node.settings.node_timeout - now for node in strangers}
         return {node: seconds for node, seconds in waits.items() if seconds > 0}
 
     def _own(self) -> list[str]:
-        return [self._names.get(node, node.address) for node in self._nodes]
+        return [self._name(node) for node in self._nodes]
+
+    def _name(self, node: Node) -> str:
+        return self._names.get(node) or node.address
 
     def _refuse(self, text: str) -> None:
         self._say(logging.ERROR, text)
@@ -465,18 +454,18 @@ class SetGuard:
                     node.rejected = None
             self.failure = None
 
-    def _tell(self, record: NodeSet, met: ServerNode, kept: Kept) -> None:
+    def _tell(self, record: NodeSet, met: Node) -> None:
         """Tell `met` what it does not know, and which set its client on this connection uses."""
-        name, newest = self._names[met], self._newest
+        if not isinstance(met, ServerNode) or met.link is None or met.trust.facts is None:
+            return
+        kept, newest, name = met.trust.facts.kept, self._newest, self._name(met)
+        telling = kept, newest, self._own(), met.link
+        if self._told.get(met) == telling:
+            return  # once on a connection, or a node that can't be told would cause a loop
+        self._told[met] = telling
         untold = (newest.number, name) != (kept.number, kept.name)
-        if not untold:
-            self._told.pop(met, None)
-        elif name in record.nodes + record.other and met.link is not None:
-            telling = kept, newest, met.link
-            if self._told.get(met) != telling:
-                # Once on a connection, or a node that can't be told would cause a loop.
-                self._told[met] = telling
-                met.tell_record(newest, name)
+        if untold and name in record.nodes + record.other:
+            met.tell_record(newest, name)
         label = self._label or f"{socket.gethostname()}:{os.getpid()}"
         label = re.sub("[^!-~]", "-", label)[:LONGEST_LABEL]
         words = f"{NAMED}{digest(self._own())}:{label}"
