@@ -8,12 +8,12 @@ from __future__ import annotations
 from binascii import crc_hqx
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 
 from ..._keys import HASH_TAG, PRIMARY, derived, lock_key
-from ..replicated import SILENT
+from ..replicated import SILENT, understood
 from ..wire import Command, Failure, number, parse_info
 
 SLOTS = 16_384
@@ -52,7 +52,7 @@ class View:
 
 def read_view(asked: Address, slots: Any, info: Any) -> View | None:
     """Return the view in the answers of server `asked` to QUESTIONS; None if it has none."""
-    if isinstance(slots, Failure) or isinstance(info, Failure) or not slots:
+    if not slots:
         return None
     view = View(number(parse_info(info), "cluster_current_epoch") or 0)
     for first, last, primary, *replicas in slots:
@@ -109,19 +109,12 @@ def read_views(
     asked: Sequence[Address], answers: Sequence[Sequence[Any]]
 ) -> tuple[dict[Address, View], list[Failure]]:
     """Return the view of each server that has one, and why others have none."""
-    views: dict[Address, View] = {}
-    failures: list[Failure] = []
-    for address, answer in zip(asked, answers, strict=True):
-        failures += [reply for reply in answer if isinstance(reply, Failure)]
-        try:
-            view = read_view(address, *answer)
-        except Exception as error:  # an unreadable answer of one server must not affect others
-            cause = f"its view can't be read: {type(error).__name__}: {error}"
-            failures.append(Failure(cause))
-            continue
-        if view is not None:
-            views[address] = view
-    return views, failures
+    found = {
+        address: understood(partial(read_view, address), answer)
+        for address, answer in zip(asked, answers, strict=True)
+    }
+    views = {address: view for address, view in found.items() if isinstance(view, View)}
+    return views, [view for view in found.values() if isinstance(view, Failure)]
 
 
 def why_none(failures: Sequence[Failure]) -> Failure:

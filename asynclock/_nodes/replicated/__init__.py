@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from ... import _clock
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from redis.asyncio.sentinel import SentinelConnectionPool
 
 _log = logging.getLogger("asynclock.nodes")
+
+T = TypeVar("T")
 
 WAITAOF_SINCE = (7, 2)
 
@@ -176,6 +178,17 @@ async def poll(
 def _named(server: Node, reply: Any) -> Any:
     answered = reply is not SILENT and isinstance(reply, Failure)
     return told_by(server.address, reply) if answered else reply
+
+
+def understood(read: Callable[..., T], replies: Sequence[Any]) -> T | Failure:
+    """Return what a server reports in these replies, or why it reports nothing."""
+    failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
+    if failed is not None:
+        return failed
+    try:
+        return read(*replies)
+    except Exception as error:  # an unreadable answer of one server must not affect the others
+        return Failure(f"its answer can't be read: {type(error).__name__}: {error}")
 
 
 def source_node(endpoint: Endpoint, settings: NodeSettings) -> ServerNode:
@@ -442,7 +455,7 @@ class SentinelNode(WatchedNode):
 
 def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelView:
     """Return the primary that a majority of all Sentinels names, or raise HandshakeError."""
-    needed, read = majority(len(answers)), list(map(_read, answers))
+    needed, read = majority(len(answers)), [understood(_view, replies) for replies in answers]
     views = [one for one in read if isinstance(one, SentinelView)]
     for view in views:
         agreed = [other for other in views if other.primary == view.primary]
@@ -474,16 +487,6 @@ def told(window: float, link: Link) -> str:
     if isinstance(link, AckedLink) and link.term is not None:
         return f"an heir may serve at once; a dead replica stops locks for {window:g} s"
     return "an heir waits for max_ttl"
-
-
-def _read(replies: Sequence[Any]) -> SentinelView | Failure:
-    failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
-    if failed is not None:
-        return failed
-    try:
-        return _view(*replies)
-    except Exception as error:  # an unreadable answer of one Sentinel must not affect the others
-        return Failure(f"its answer can't be read: {type(error).__name__}: {error}")
 
 
 def _view(address: Any, master: Any, replicas: Any) -> SentinelView:

@@ -192,38 +192,29 @@ class Heirs:
     def look(self, link: Link, processes: Mapping[str, str], votes_from: float) -> None:
         """Look at the primary, and change its roster if that is due."""
         term, sent = self._term, _clock.now()
-        if term is not None:
-            saw = partial(self._saw, link, term, processes, sent, sent >= votes_from)
-            sink = InOrder(1 + term.keeps, saw)
-            link.send(term.question, sink, 0)
-            if term.keeps:
-                link.send(REPLICATION, sink, 0)
-
-    def _saw(
-        self,
-        link: Link,
-        term: Term,
-        processes: Mapping[str, str],
-        sent: float,
-        votes: bool,
-        mark: Any,
-        info: Any = None,
-    ) -> None:
-        """Take in the replies to a look."""
-        if isinstance(mark, Failure):
+        if term is None:
             return
-        found = term.read(mark)
-        roster = None if found is None else found[1]
-        if not term.keeps:
-            if roster is not None and roster.version >= 0:
-                self._lost(link, "others name the replicas that must acknowledge")
-        elif found is None:
-            self._lost(link, "its mark is gone, or that of another process")
-        elif roster is not None and not isinstance(info, Failure) and term == self._term:
-            seen = Look(sent, _clock.now(), found[0], roster, *streamed(info), processes)
-            self._take(link, term, seen, votes)
 
-    def _take(self, link: Link, term: Term, look: Look, votes: bool) -> None:
+        def saw(mark: Any, info: Any = None) -> None:
+            if isinstance(mark, Failure):
+                return
+            found = term.read(mark)
+            roster = None if found is None else found[1]
+            if not term.keeps:
+                if roster is not None and roster.version >= 0:
+                    self._lost(link, "others name the replicas that must acknowledge")
+            elif found is None:
+                self._lost(link, "its mark is gone, or that of another process")
+            elif roster is not None and not isinstance(info, Failure) and term == self._term:
+                look = Look(sent, _clock.now(), found[0], roster, *streamed(info), processes)
+                self._take(link, term, look, votes=sent >= votes_from)
+
+        sink = InOrder(1 + term.keeps, saw)
+        link.send(term.question, sink, 0)
+        if term.keeps:
+            link.send(REPLICATION, sink, 0)
+
+    def _take(self, link: Link, term: Term, look: Look, *, votes: bool) -> None:
         due = self._looks.take(look, votes=votes)
         if due is None and look.received - self._written >= REFRESH:
             due = look.roster
