@@ -333,8 +333,3 @@ def asking_witness(key: str, text: str) -> Command:
     command = Command(OWN_KEYS, (key,), words).with_source()
     command.unlimited = True
     return command
-
-
-def witness_in(reply: Any) -> bytes:
-    """Return the text of the witness; b"" if the node can't keep one, or replies something else."""
-    return reply if type(reply) is bytes else b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -61,7 +62,7 @@ class Node(Protocol):
     """Called with the seconds by which the node's clock jumped."""
     on_state: Callable[[], None] = staticmethod(_ignore)
     """Called when `state` may have changed."""
-    random: Callable[[], float]
+    random: Callable[[], float] = staticmethod(random.random)
     rejected: Failure | None = None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
     lack: Failure | None = None
@@ -284,9 +285,9 @@ class PendingReleases:
     """The releases kept for one node; `send` sends one if there is a connection."""
 
     def __init__(self, node_timeout: float, send: Callable[[Command, Sink], None]) -> None:
-        self._timeout = node_timeout
-        self._send = send
-        self._kept: dict[tuple[Word, Word], PendingRelease] = {}
+        self.node_timeout = node_timeout
+        self.send = send
+        self.kept: dict[tuple[Word, Word], PendingRelease] = {}
         """By operation and owner: a release, or the leave of a ticket."""
         self.on_redirect: Callable[[Command], None] | None = None
         """Called with a release whose key has moved to another server; None outside a Cluster."""
@@ -297,98 +298,57 @@ class PendingReleases:
         """Seconds by which the node's clock was set back; its keys live that much longer."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def keep(self, release: Command) -> PendingRelease:
         """Keep `release`, to send it again when the node is back."""
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
-        if release.undoes not in self._kept:
-            self._kept[release.undoes] = PendingRelease(self, release.again())
-        return self._kept[release.undoes]
+        if release.undoes not in self.kept:
+            self.kept[release.undoes] = PendingRelease(self, release.again())
+        return self.kept[release.undoes]
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""
-        now = _clock.now()
+        now, longest = _clock.now(), LATE_TIMER_FACTOR * self.node_timeout + RETRY_MARGIN
         # A lease may be won without this node and be released here before its acquire arrives.
         late: dict[Word, float] = {}
         for command in (part for one in unanswered for part in one.parts):
             if command.retry_until and command.asked_since <= asked_until:
                 self.keep(command)
-            for word in command.puts:
-                late[word] = now + LATE_TIMER_FACTOR * self._timeout + RETRY_MARGIN
+            late.update(dict.fromkeys(command.puts, now + longest))
         if late:
             self.late_acquires.update(late)
             loop = asyncio.get_running_loop()
-            loop.call_later(
-                LATE_TIMER_FACTOR * self._timeout + 2 * RETRY_MARGIN, self._forget_late, late
-            )
-
-    def sent(self, command: Command) -> None:
-        """Note that `command` is being sent; keep a release that a late acquire may follow."""
-        if command.retry_until and command.owner in self.late_acquires:
-            self.keep(command)
-            self._kept[command.undoes].retry_later(self._timeout)
-
-    def resend(self) -> None:
-        """Send everything that still matters, because the node is back."""
-        for pending in list(self._kept.values()):
-            self.send_again(pending)
-
-    def take(self) -> list[Command]:
-        """Remove and return everything that still matters, for another server with these keys."""
-        kept = [pending.command for pending in self._kept.values() if not self._expired(pending)]
-        self.clear()
-        return kept
-
-    def drop_expired(self) -> None:
-        """Drop what no longer matters; no connection follows that would check it."""
-        for pending in list(self._kept.values()):
-            if self._expired(pending):
-                self._drop(pending)
-
-    def clear(self) -> None:
-        for pending in list(self._kept.values()):
-            self._drop(pending)
-
-    # one entry
-
-    def answered(self, pending: PendingRelease, reply: object) -> None:
-        if self._kept.get(pending.command.undoes) is not pending:
-            return
-        left = self.late_acquires.get(pending.command.owner, 0.0) - _clock.now()
-        if isinstance(reply, Failure):
-            redirected = reply.code in REDIRECTS
-            if redirected and self.on_redirect is not None:
-                self._drop(pending)
-                self.on_redirect(pending.command)
-            elif reply.permanent and not redirected:  # a proxy may find the key's server later
-                self._drop(pending)
-            else:
-                pending.retry_later(self._timeout)
-        elif left > 0:
-            pending.retry_later(self._timeout, left)
-        else:
-            self._drop(pending)
-
-    def send_again(self, pending: PendingRelease) -> None:
-        """Send one release again, unless its time is over."""
-        if self._expired(pending):
-            self._drop(pending)
-        else:
-            pending.cancel_timer()
-            self._send(pending.command, pending)
-
-    def _expired(self, pending: PendingRelease) -> bool:
-        return pending.command.retry_until + self.set_back <= _clock.now()
-
-    def _drop(self, pending: PendingRelease) -> None:
-        pending.cancel_timer()
-        del self._kept[pending.command.undoes]
+            loop.call_later(longest + RETRY_MARGIN, self._forget_late, late)
 
     def _forget_late(self, late: dict[Word, float]) -> None:
         for owner, until in late.items():
             if self.late_acquires.get(owner) == until:
                 del self.late_acquires[owner]
+
+    def sent(self, command: Command) -> None:
+        """Note that `command` is being sent; keep a release that a late acquire may follow."""
+        if command.retry_until and command.owner in self.late_acquires:
+            self.keep(command).retry_later()
+
+    def resend(self) -> None:
+        """Send everything that still matters, because the node is back."""
+        for pending in list(self.kept.values()):
+            pending.send()
+
+    def take(self) -> list[Command]:
+        """Remove and return everything that still matters, for another server with these keys."""
+        self.drop_expired()
+        kept = list(self.kept.values())
+        for pending in kept:
+            pending.drop()
+        return [pending.command for pending in kept]
+
+    def drop_expired(self) -> None:
+        """Drop what no longer matters; no connection follows that would check it."""
+        for pending in list(self.kept.values()):
+            if pending.expired:
+                pending.drop()
 
 
 class PendingRelease:
@@ -402,19 +362,50 @@ class PendingRelease:
         self._pause = 1
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_reply(self, _index: int, reply: object) -> None:
-        self._releases.answered(self, reply)
+    @property
+    def expired(self) -> bool:
+        """Whether its key has expired in any case."""
+        return self.command.retry_until + self._releases.set_back <= _clock.now()
 
-    def retry_later(self, node_timeout: float, longest: float = float("inf")) -> None:
+    def send(self) -> None:
+        """Send it again, unless its time is over."""
+        if self.expired:
+            self.drop()
+        else:
+            self._cancel_timer()
+            self._releases.send(self.command, self)
+
+    def drop(self) -> None:
+        self._cancel_timer()
+        del self._releases.kept[self.command.undoes]
+
+    def on_reply(self, _index: int, reply: object) -> None:
+        releases, command = self._releases, self.command
+        if releases.kept.get(command.undoes) is not self:
+            return
+        left = releases.late_acquires.get(command.owner, 0.0) - _clock.now()
+        if isinstance(reply, Failure):
+            redirected = reply.code in REDIRECTS
+            if redirected and releases.on_redirect is not None:
+                self.drop()
+                releases.on_redirect(command)
+            elif reply.permanent and not redirected:  # a proxy may find the key's server later
+                self.drop()
+            else:
+                self.retry_later()
+        elif left > 0:
+            self.retry_later(left)
+        else:
+            self.drop()
+
+    def retry_later(self, longest: float = inf) -> None:
         """Send it again after 1, 2, 4, then always 8 node timeouts, at most `longest` seconds."""
         if self._timer is None:
-            seconds = min(self._pause * node_timeout, longest) + RETRY_MARGIN
+            seconds = min(self._pause * self._releases.node_timeout, longest) + RETRY_MARGIN
             self._pause = min(2 * self._pause, LATE_TIMER_FACTOR)
-            self._timer = asyncio.get_running_loop().call_later(
-                seconds, self._releases.send_again, self
-            )
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.send)
 
-    def cancel_timer(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

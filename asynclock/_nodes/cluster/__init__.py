@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -26,7 +25,6 @@ from ..replicated import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, 
 from ..replicated.acks import AckedLink, KnownReplicas
 from ..server import ServerNode
 from ..wire import (
-    ACQUIRE,
     ASKING,
     CACHING,
     GIVEN_UP,
@@ -74,7 +72,6 @@ class ClusterNode(Node):
         self.primaries: dict[Address, WatchedNode] = {}
         """By address, those of the present view."""
         self.trust: Trust = ClusterTrust(settings.max_ttl, self.primaries)
-        self.random: Callable[[], float] = random.random
         self.owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands(lambda: self._cause)
@@ -461,7 +458,6 @@ class RoutedCommand:
     """One command to a cluster; takes the shard's answer and passes it on to the sink."""
 
     __slots__ = (
-        "_claims",
         "_cluster",
         "_command",
         "_index",
@@ -495,9 +491,8 @@ class RoutedCommand:
         self.until = now + cluster.settings.node_timeout
         self.release = release
         """Whether this is a release: also sent to a server that doesn't answer, resent if lost."""
-        self._claims = command.op == ACQUIRE
-        if self._claims:
-            cluster.claiming[command.owner] = self
+        for owner in command.claims:
+            cluster.claiming[owner] = self
 
     def go(self) -> None:
         """Send the command to the server that has its slot; park it if none is known."""
@@ -527,8 +522,9 @@ class RoutedCommand:
 
     def _answer(self, reply: Any) -> None:
         claiming = self._cluster.claiming
-        if self._claims and claiming.get(self._command.owner) is self:
-            del claiming[self._command.owner]
+        for owner in self._command.claims:
+            if claiming.get(owner) is self:
+                del claiming[owner]
         self._sink.on_reply(self._index, reply)
 
     def _send(self, shard: ServerNode, command: Command) -> None:

@@ -461,14 +461,14 @@ async def test_a_first_acquire_is_bounded_by_the_nodes_own_clock(way: str) -> No
 async def test_the_answer_to_an_earlier_release_is_not_that_to_a_later_one() -> None:
     sinks: list[Any] = []
     pending = PendingReleases(1.0, lambda _, sink: sinks.append(sink))
-    pending.keep(command("release me"))
+    pending.keep(command("release me").resent(0.0, _clock.now() + 60))
     pending.resend()
     (older,) = sinks
     older.on_reply(0, [1])
     pending.keep(command("release me"))
     older.on_reply(0, [1])
     assert len(pending) == 1
-    pending.clear()
+    pending.take()
     older.on_reply(0, Failure("no"))
     assert len(pending) == 0
 
