@@ -124,10 +124,8 @@ class ServerNode(Node):
                 self._wait(command, sink, index)
         elif (silence := self.silence) is not None:
             sink.on_reply(index, silence)
-        elif self._forgot_since(command):
-            sink.on_reply(index, FORGOT)
         else:
-            link.send(self._bounded(command) if command.give_up_at else command, sink, index)
+            self._send(link, command, sink, index)
 
     @property
     def silence(self) -> Failure | None:
@@ -156,10 +154,13 @@ class ServerNode(Node):
         if self.link is not None:
             self.link.flush()
 
-    def _forgot_since(self, command: Command) -> bool:
-        # Before it forgot, the node may have promised a higher number or accepted a newer value,
-        # which this command would replace.
-        return command.numbered_at > 0 and not self.trust.remembers(command.numbered_at)
+    def _send(self, link: Link, command: Command, sink: Sink, index: int) -> None:
+        if command.numbered_at and not self.trust.remembers(command.numbered_at):
+            # Before it forgot, the node may have promised a higher number or accepted a newer
+            # value, which this command would replace.
+            sink.on_reply(index, FORGOT)
+        else:
+            link.send(self._bounded(command) if command.give_up_at else command, sink, index)
 
     def _bounded(self, command: Command) -> Command:
         # A manager's first acquires are made before it knows the nodes' clocks. Without a limit,
@@ -231,11 +232,9 @@ class ServerNode(Node):
         for command, sink, index in self._take_waiting():
             if self.rejected is not None:
                 sink.on_reply(index, self.rejected)
-            elif self._forgot_since(command):
-                sink.on_reply(index, FORGOT)
             else:
                 self.pending.sent(command)
-                link.send(self._bounded(command), sink, index)
+                self._send(link, command, sink, index)
 
     def _fail(self, failure: Failure) -> None:
         self._note_down(failure)

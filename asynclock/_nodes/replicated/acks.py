@@ -341,10 +341,10 @@ class AckedLink(Link):
         due = self.recount and now - self._counted_at >= RECOUNT
         if due and isinstance(self._acks.wanted, str):
             self._counted_at = now
-            self.send(REPLICATION, self, 1)
+            self.send(REPLICATION, InOrder(1, self._recounted), 0)
         needed = self._acks.needed(self.replicas)
         self._gathered, self._waiting = False, True
-        sink: Sink = self
+        sink = InOrder(1, self.settle)
         if self.term is not None:
             sink = InOrder(4, partial(self._named, self.term))
             self.send(self.term.question, sink, 0)
@@ -397,15 +397,9 @@ class AckedLink(Link):
             return Failure(f"{count} of {needed} replicas {did} the grant {within}", code=NO_ACKS)
         return None
 
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply to a WAIT (0) or to INFO (1), which has the number of replicas.
-
-        That number never falls, as a lost one may return as the primary.
-        """
-        if index == 0:
-            self.settle(reply)
-        else:
-            self.replicas = max(self.replicas, number(parse_info(reply), "connected_slaves") or 0)
+    def _recounted(self, info: Any) -> None:
+        # The number never falls, as a lost replica may return as the primary.
+        self.replicas = max(self.replicas, number(parse_info(info), "connected_slaves") or 0)
 
 
 @reader
