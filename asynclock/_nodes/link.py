@@ -63,10 +63,8 @@ class LinkListener(Protocol):
     """The keys that tasks of this process watch."""
     on_wake: Callable[[str | None], None]
     """Called with a key that a command of our own changes."""
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the server is one of a Cluster, whose redirects are followed."""
+    in_cluster: bool
+    """Whether the server is one of a Cluster, whose redirects are followed."""
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""

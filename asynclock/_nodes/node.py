@@ -282,15 +282,13 @@ RETRY_MARGIN = 0.1
 
 
 class PendingReleases:
-    """The releases kept for one node; `send` sends one if there is a connection."""
+    """The releases kept for one node, or a Cluster; `send` sends one if there is a connection."""
 
     def __init__(self, node_timeout: float, send: Callable[[Command, Sink], None]) -> None:
         self.node_timeout = node_timeout
         self.send = send
         self.kept: dict[tuple[Word, Word], PendingRelease] = {}
         """By operation and owner: a release, or the leave of a ticket."""
-        self.on_redirect: Callable[[Command], None] | None = None
-        """Called with a release whose key has moved to another server; None outside a Cluster."""
         self.late_acquires: dict[Word, float] = {}
         """The owners and tickets that the server may still take from a broken connection, and the
         moment after which it no longer executes those commands."""
@@ -332,17 +330,10 @@ class PendingReleases:
             self.keep(command).retry_later()
 
     def resend(self) -> None:
-        """Send everything that still matters, because the node is back."""
+        """Send everything that still matters, because the node is back, or another has its keys."""
         for pending in list(self.kept.values()):
-            pending.send()
-
-    def take(self) -> list[Command]:
-        """Remove and return everything that still matters, for another server with these keys."""
-        self.drop_expired()
-        kept = list(self.kept.values())
-        for pending in kept:
-            pending.drop()
-        return [pending.command for pending in kept]
+            if not pending.sent:
+                pending.send()
 
     def drop_expired(self) -> None:
         """Drop what no longer matters; no connection follows that would check it."""
@@ -354,10 +345,12 @@ class PendingReleases:
 class PendingRelease:
     """One release and its retry schedule; takes the node's answers."""
 
-    __slots__ = ("_pause", "_releases", "_timer", "command")
+    __slots__ = ("_pause", "_releases", "_timer", "command", "sent")
 
     def __init__(self, releases: PendingReleases, command: Command) -> None:
         self.command = command
+        self.sent = False
+        """Whether it was sent again, and has no answer yet."""
         self._releases = releases
         self._pause = 1
         self._timer: asyncio.TimerHandle | None = None
@@ -373,6 +366,7 @@ class PendingRelease:
             self.drop()
         else:
             self._cancel_timer()
+            self.sent = True
             self._releases.send(self.command, self)
 
     def drop(self) -> None:
@@ -380,18 +374,14 @@ class PendingRelease:
         del self._releases.kept[self.command.undoes]
 
     def on_reply(self, _index: int, reply: object) -> None:
-        releases, command = self._releases, self.command
+        self.sent, releases, command = False, self._releases, self.command
         if releases.kept.get(command.undoes) is not self:
             return
         left = releases.late_acquires.get(command.owner, 0.0) - _clock.now()
         if isinstance(reply, Failure):
-            redirected = reply.code in REDIRECTS
-            if redirected and releases.on_redirect is not None:
+            if reply.permanent and reply.code not in REDIRECTS:
                 self.drop()
-                releases.on_redirect(command)
-            elif reply.permanent and not redirected:  # a proxy may find the key's server later
-                self.drop()
-            else:
+            else:  # also after a redirect: a proxy may find the key's server later
                 self.retry_later()
         elif left > 0:
             self.retry_later(left)

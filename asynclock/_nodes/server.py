@@ -70,6 +70,7 @@ IN_TURNS = Failure(
     permanent=True,
 )
 
+AWAY: Final = Failure("it has no connection")
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 TIME = Command.plain("TIME")
 
@@ -79,6 +80,8 @@ Dial = Callable[["ServerNode", float], Awaitable[tuple[Link, Facts]]]
 
 class ServerNode(Node):
     """One endpoint and its connections, of which at most one is open."""
+
+    in_cluster = False
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
@@ -213,6 +216,8 @@ class ServerNode(Node):
     def _send_again(self, command: Command, sink: Sink) -> None:
         if self.link is not None:
             self.link.send(command, sink, 0)
+        else:
+            sink.on_reply(0, self._down or AWAY)
 
     def _wait(self, command: Command, sink: Sink, index: int) -> None:
         self._waiting.append((command, sink, index))
@@ -428,10 +433,6 @@ class ServerNode(Node):
             await self.link.finish()
 
     # called by its link
-
-    @property
-    def in_cluster(self) -> bool:
-        return self.pending.on_redirect is not None
 
     def keep_release(self, release: Command) -> Sink:
         return self.pending.keep(release)

@@ -23,13 +23,12 @@ from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
 from ..replicated import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, source_node
 from ..replicated.acks import AckedLink, KnownReplicas
-from ..server import ServerNode
+from ..server import SETTLE_PAUSE, ServerNode
 from ..wire import (
     ASKING,
     CACHING,
     GIVEN_UP,
     GRANTED,
-    NOBODY,
     REDIRECTS,
     Command,
     Failure,
@@ -80,7 +79,7 @@ class ClusterNode(Node):
         self.pending = PendingReleases(
             settings.node_timeout, lambda command, sink: self.deliver(command, sink, 0)
         )
-        """The releases and leaves to send when the next view is known."""
+        """The releases and leaves that some server may not have executed."""
         self._seeds = [(seed.host, seed.port) for seed in seeds]
         self._endpoint = seeds[0]
         self._dialer = dialer
@@ -212,11 +211,11 @@ class ClusterNode(Node):
             link = self.primaries[address].link
             if isinstance(link, AckedLink):
                 link.replicas = shard.replicas
-        for node in gone:
-            self._take_over(node)
+        # Before anything else is sent, so that no release overtakes its acquire.
+        self.parked.resume()
         if known is None or view.owners != known.owners:
+            self.pending.resend()
             self.on_wake(None)  # a moved slot loses its pushes, so wake all waiters
-        self._resume()  # before anything else is sent, so that no release overtakes its acquire
         for node in gone:
             self._background.spawn(self._leave(node), f"asynclock: leave {node.address}")
 
@@ -244,17 +243,7 @@ class ClusterNode(Node):
         if link is not None:
             await link.closed
         del self._kept[node]
-        self._take_over(node)  # its commands without a reply
-        self._resume()
-
-    def _resume(self) -> None:
-        self.parked.resume()
-        for command in self.pending.take():
-            self.deliver(command, NOBODY, 0)
-
-    def _take_over(self, node: ServerNode) -> None:
-        for command in node.pending.take():
-            self.pending.keep(command)
+        self.pending.resend()  # its releases without a reply
 
     # its servers
 
@@ -277,7 +266,7 @@ class ClusterNode(Node):
         node.on_jump = self._shard_jumped
         node.on_state = lambda: self.on_state()
         node.on_connect = self._shard_connected
-        node.pending.on_redirect = lambda release: self.deliver(release, NOBODY, 0)
+        node.pending, node.in_cluster = self.pending, True
         return self._keep(node)
 
     async def _open(
@@ -343,10 +332,9 @@ class ClusterNode(Node):
 
     async def settle(self) -> None:
         while not self.settled:
-            await asyncio.gather(*(node.settle() for node in self._kept))
             if self._homeless:
                 self.look_again()
-                await asyncio.sleep(LOOK_GAP)
+            await asyncio.sleep(SETTLE_PAUSE)
 
     async def finish(self) -> None:
         await asyncio.gather(*(node.finish() for node in (*self.shards, *self._sources.values())))
@@ -505,7 +493,7 @@ class RoutedCommand:
     def fail(self, failure: Failure) -> None:
         """Fail the command; keep it for later if it is a release."""
         if self.release:
-            self._cluster.pending.keep(self._command)
+            self._cluster.pending.keep(self._command).retry_later()
         self._answer(failure)
 
     def give_up(self) -> bool:

@@ -50,7 +50,7 @@ class Cluster:
         self.noted: list[Failure | None] = []
         self.kept: list[Any] = []
         self.looks = 0
-        self.pending = SimpleNamespace(keep=lambda command: self.kept.append(command.owner))
+        self.pending = SimpleNamespace(keep=self._keep)
         self.parked = ParkedCommands(lambda: Failure("no view"))
         self.park = self.parked.park
         self.claiming: dict[Any, Any] = {}
@@ -84,6 +84,10 @@ class Cluster:
 
     def look_again(self) -> None:
         self.looks += 1
+
+    def _keep(self, command: Command) -> Any:
+        self.kept.append(command.owner)
+        return SimpleNamespace(retry_later=lambda: None)
 
     def send(
         self, op: str, *, keys: tuple[str, ...] = ("k",), **how: bool

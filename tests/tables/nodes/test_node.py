@@ -468,7 +468,8 @@ async def test_the_answer_to_an_earlier_release_is_not_that_to_a_later_one() -> 
     pending.keep(command("release me"))
     older.on_reply(0, [1])
     assert len(pending) == 1
-    pending.take()
+    for kept in list(pending.kept.values()):
+        kept.drop()
     older.on_reply(0, Failure("no"))
     assert len(pending) == 0
 
