@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import re
 import shlex
@@ -11,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from ..errors import ConfigurationError
 from .dialing import Found, connected_by, first_to_answer, look_up
@@ -307,7 +306,6 @@ class Seeds:
         scheme: str = parts["scheme"].lower()
         self.scheme, _, self.kind = scheme.partition("+")
         login, at, hosts = parts["hosts"].rpartition("@")
-        reject_port_zero(hosts, self.shown)
         self._login = login + at
         self.path = unquote(parts["path"].strip("/"))
         self.query = dict(parse_qsl(parts["query"] or ""))
@@ -319,21 +317,12 @@ class Seeds:
     def endpoints(self, login: str | None = None) -> list[Endpoint]:
         """Return one endpoint per host; `login` ("user:password@") replaces that of the URL."""
         query = f"?{urlencode(self.query)}" if self.query else ""
-        prefix = self._login if login is None else login
-        first = Endpoint.from_url(
-            f"{self.scheme}://{prefix}{self._with_port(self._hosts[0])}{query}"
-        )
-        # The others share the first one's TLS context, because loading the authorities takes 30 ms.
-        return [first, *(first.at(*self._host_and_port(host)) for host in self._hosts[1:])]
-
-    def _with_port(self, host: str) -> str:
-        return host if re.search(r":\d+$", host) else f"{host}:{self._port}"
-
-    def _host_and_port(self, host: str) -> tuple[str, int]:
-        with contextlib.suppress(ValueError):
-            parts = urlsplit(f"//{self._with_port(host)}")
-            return unquote(parts.hostname or "localhost"), parts.port or self._port
-        raise ConfigurationError(f"{self.shown} is not a Redis address")
+        prefix = f"{self.scheme}://{self._login if login is None else login}"
+        endpoints: list[Endpoint] = []
+        for host in self._hosts:
+            place = host if re.search(r":\d+$", host) else f"{host}:{self._port}"
+            endpoints.append(Endpoint.from_url(f"{prefix}{place}{query}", endpoints))
+        return endpoints
 
 
 SCHEMES = (
@@ -353,7 +342,7 @@ _NAMED_PORT = re.compile(r"(rediss?://[A-Za-z0-9_.-]+):(?![0-9]*[/?]|[0-9]*$)[^:
 NO_PORT = (
     "the port is not a number (a login stands before the host: redis://user:password@host:6379)"
 )
-_PORT_ZERO = re.compile(r":0+(,|$)")
+_PORT_ZERO = re.compile(r":0+$")
 _UNKNOWN = re.compile(r".*unexpected keyword argument ('\w+')")
 
 
@@ -376,12 +365,6 @@ def check_arguments(addresses: Sequence[object]) -> None:
             raise ConfigurationError(f"a node is a URL: write redis://{shown}:{address}")
 
 
-def reject_port_zero(hosts: str, shown: str) -> None:
-    """Reject hosts with port 0, which would be read as the usual port; `shown` is their URL."""
-    if _PORT_ZERO.search(hosts):
-        raise ConfigurationError(f"{shown} is not a Redis address: no server has port 0")
-
-
 def check_shape(url: str) -> None:
     """Reject URLs that redis-py would read as another server or database than the user meant."""
     # redis-py reads `redis:/h` as localhost and `/notadb` as database 0.
@@ -393,7 +376,8 @@ def check_shape(url: str) -> None:
         raise ConfigurationError("a node's URL can't be written as UTF-8") from None
     location, _, query = url.partition("://")[2].partition("?")
     hosts, _, path = location.partition("/")
-    reject_port_zero(hosts.rpartition("@")[2], redacted(url))
+    if _PORT_ZERO.search(hosts.rpartition("@")[2]):  # it would be read as the usual port
+        raise ConfigurationError(f"{redacted(url)} is not a Redis address: no server has port 0")
     # With an unquoted # or ? in the password, the user would become the host.
     if "#" in url or not all(re.fullmatch(r"\w+=.*", pair) for pair in query.split("&") if pair):
         raise ConfigurationError(
