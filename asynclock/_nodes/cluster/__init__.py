@@ -73,7 +73,7 @@ class ClusterNode(Node):
         self.trust: Trust = ClusterTrust(settings.max_ttl, self.primaries)
         self.owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
-        self.parked = ParkedCommands(lambda: self._cause)
+        self.parked = ParkedCommands()
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
         self.pending = PendingReleases(
@@ -155,7 +155,8 @@ class ClusterNode(Node):
         if self._cause.permanent:
             command.fail(self._cause)
             return
-        self.parked.park(command)
+        left = max(0.0, command.until - _clock.now())
+        self.parked.keep(command, left, lambda: command.fail(self._cause))
         self.look_again()
 
     # the view
@@ -393,20 +394,13 @@ TRY_AGAIN = 0.02
 class ParkedCommands:
     """Keeps commands until the next view of the cluster, or for a moment."""
 
-    def __init__(self, why: Callable[[], Failure]) -> None:
-        self._why = why
-        """Returns why no server is known, for commands whose time is over."""
+    def __init__(self) -> None:
         self._waiting: dict[RoutedCommand, asyncio.TimerHandle] = {}
         """Each command in its order, and the timer that ends its wait."""
 
-    def park(self, command: RoutedCommand) -> None:
-        left = max(0.0, command.until - _clock.now())
-        self._keep(command, left, lambda: command.fail(self._why()))
+    def keep(self, command: RoutedCommand, seconds: float, then: Callable[[], None]) -> None:
+        """Keep `command` until the next view, or call `then` after `seconds`."""
 
-    def retry(self, command: RoutedCommand) -> None:
-        self._keep(command, TRY_AGAIN, command.go)
-
-    def _keep(self, command: RoutedCommand, seconds: float, then: Callable[[], None]) -> None:
         def over() -> None:
             del self._waiting[command]
             then()
@@ -554,7 +548,7 @@ class RoutedCommand:
         elif not self._left or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":
-            cluster.parked.retry(self)
+            cluster.parked.keep(self, TRY_AGAIN, self.go)
         else:
             self._left -= 1
             self._follow(failure, shard)

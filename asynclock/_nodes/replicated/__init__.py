@@ -281,8 +281,8 @@ RETRY_GAP = 0.1
 class SentinelView:
     """What one Sentinel reports."""
 
-    host: str
-    port: int
+    primary: tuple[str, int]
+    """The host and port of the primary."""
     epoch: int
     """Rises with each failover."""
     replicas: int
@@ -293,11 +293,6 @@ class SentinelView:
     """Seconds of silence that the Sentinel takes for death."""
     processes: Mapping[str, str] = field(default_factory=dict)
     """The run_id of each replica that the Sentinel regards as alive, by `host:port`."""
-
-    @property
-    def primary(self) -> tuple[str, int]:
-        """The host and port of the primary."""
-        return self.host, self.port
 
     def agrees(self, other: SentinelView | None) -> bool:
         """Return whether both name the same primary, without a failover in between."""
@@ -378,7 +373,7 @@ class SentinelNode(WatchedNode):
         asked = _clock.now()
         self.late = lambda s: Failure(f"the Sentinels have named no primary within {s:g} s")
         view = await self._ask_sentinels()
-        endpoint = self._service.data.at(view.host, view.port)
+        endpoint = self._service.data.at(*view.primary)
         self.late = lambda seconds: told_by(endpoint.address, endpoint.late(seconds))
         self._known.counted(view.known)
         # If the address is dead, the Sentinels may soon name another: ask again rather than wait.
@@ -399,7 +394,7 @@ class SentinelNode(WatchedNode):
             asked = _clock.now()
             await self._still(view, link)
         if self._current is None or view.primary != self._current.primary:
-            _log.info("%s: the primary is %s:%d", self.address, view.host, view.port)
+            _log.info("%s: the primary is %s:%d", self.address, *view.primary)
             if self._primaries.acks.wanted == "all":
                 _log.info("%s: %s", self.address, told(view.silence + MARGIN, link))
         self._current = view
@@ -461,7 +456,7 @@ def agreed_primary(service: str, answers: Sequence[Sequence[Any]]) -> SentinelVi
         agreed = [other for other in views if other.primary == view.primary]
         if len(agreed) >= needed:
             return SentinelView(
-                *view.primary,
+                view.primary,
                 max(other.epoch for other in agreed),
                 max(other.replicas for other in agreed),
                 max(other.known for other in agreed),
@@ -497,7 +492,8 @@ def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
     silence = float(about.get("down-after-milliseconds", inf)) / 1000
     processes = {f"{one['ip']}:{one['port']}": one["runid"] for one in alive if one.get("runid")}
     epoch = int(about["config-epoch"])
-    return SentinelView(host, int(port), epoch, len(alive), len(known), silence, processes)
+    primary = host, int(port)
+    return SentinelView(primary, epoch, len(alive), len(known), silence, processes)
 
 
 def _alive(replica: dict[str, str]) -> bool:

@@ -51,8 +51,7 @@ class Cluster:
         self.kept: list[Any] = []
         self.looks = 0
         self.pending = SimpleNamespace(keep=self._keep)
-        self.parked = ParkedCommands(lambda: Failure("no view"))
-        self.park = self.parked.park
+        self.parked = ParkedCommands()
         self.claiming: dict[Any, Any] = {}
         self.owners: dict[int, Any] = {}
         here = dict.fromkeys((("10.0.0.1", 7000), ("10.0.0.2", 7000)), self)
@@ -84,6 +83,10 @@ class Cluster:
 
     def look_again(self) -> None:
         self.looks += 1
+
+    def park(self, command: RoutedCommand) -> None:
+        until, why = command.until - _clock.now(), Failure("no view")
+        self.parked.keep(command, until, lambda: command.fail(why))
 
     def _keep(self, command: Command) -> Any:
         self.kept.append(command.owner)
