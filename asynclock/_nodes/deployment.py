@@ -11,7 +11,7 @@ from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .endpoint import Endpoint, Seeds, check_arguments, spelled
-from .handshake import RECORD_KEY, WITNESS_KEY, dial
+from .handshake import RECORD_KEY, WITNESS_KEY, dial, unless_failed
 from .link import Link
 from .node import Node, NodeSettings
 from .replicated import PrimaryDialer, SentinelNode, Service
@@ -146,11 +146,8 @@ def _server(
         timeout = settings.node_timeout
         keys = settings.record_key, settings.witness_key
         link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, *keys)
-        try:
+        with unless_failed(link):
             return link, await _lineage(link, facts, primaries.mark)
-        except BaseException:
-            link.close("the handshake failed")
-            raise
 
     node = ServerNode(endpoint.address, open_link, settings, observers)
     node.late = endpoint.late

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
@@ -82,6 +82,16 @@ def why_unready(error: Exception) -> Failure:
     if isinstance(error, UnicodeError):
         return Failure("the handshake failed: its address or login can't be encoded")
     return Failure(f"the handshake failed: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def unless_failed(link: Link) -> Iterator[None]:
+    """Close the link if the rest of its handshake, in this context, fails."""
+    try:
+        yield
+    except BaseException:
+        link.close("the handshake failed")
+        raise
 
 
 async def dial(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -62,7 +61,7 @@ class Node(Protocol):
     """Called with the seconds by which the node's clock jumped."""
     on_state: Callable[[], None] = staticmethod(_ignore)
     """Called when `state` may have changed."""
-    random: Callable[[], float] = staticmethod(random.random)
+    random: Callable[[], float]
     rejected: Failure | None = None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
     lack: Failure | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -104,6 +105,7 @@ class ServerNode(Node):
         self._asked_until = _clock.now()
         """When the last connection that took requests ended; leases requested later aren't here."""
         self._finished = False
+        self.random: Callable[[], float] = random.random
         self.entropy: Callable[[int], bytes] = os.urandom
         self._dial = dial
         self._record_key = settings.record_key.encode()

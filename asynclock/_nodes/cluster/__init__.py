@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -17,7 +18,7 @@ from ..._rules.quorum import majority
 from ..._rules.validity import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
-from ..handshake import HandshakeError, why_unready
+from ..handshake import HandshakeError, unless_failed, why_unready
 from ..link import Link
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
@@ -71,6 +72,7 @@ class ClusterNode(Node):
         self.primaries: dict[Address, WatchedNode] = {}
         """By address, those of the present view."""
         self.trust: Trust = ClusterTrust(settings.max_ttl, self.primaries)
+        self.random: Callable[[], float] = random.random
         self.owners: list[ServerNode | None] = [None] * SLOTS
         """The primary of each slot."""
         self.parked = ParkedCommands()
@@ -290,7 +292,8 @@ class ClusterNode(Node):
             if isinstance(error, HandshakeError) and error.failure.code in REDIRECTS:
                 raise HandshakeError(MARK_MOVED) from None
             raise
-        return node.watched(link, facts)
+        with unless_failed(link):
+            return link, node.watched(link, facts)
 
     def _shard(self, address: Address) -> Shard:
         found = None if self._view is None else self._view.shards.get(address)

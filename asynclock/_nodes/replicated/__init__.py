@@ -26,7 +26,7 @@ from ..._rules.validity import Facts
 from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds
-from ..handshake import HandshakeError, dial, greet, why_unready
+from ..handshake import HandshakeError, dial, greet, unless_failed, why_unready
 from ..link import Link, LinkListener
 from ..node import Node, NodeSettings
 from ..server import Dial, ServerNode
@@ -86,15 +86,12 @@ class PrimaryDialer:
         keys = self.settings.record_key, self.settings.witness_key
         make = partial(AckedLink, acks=self.acks, node_timeout=timeout) if self.acks else Link
         link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, *keys, make)
-        try:
+        with unless_failed(link):
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)
             named = self.acks.wanted == "all" and window < self.settings.max_ttl
             roster = str(Roster(0, window)) if named else ""
             facts, roster = await self._marked(link, facts, mark or self.mark, term, roster)
-        except BaseException:
-            link.close("the handshake failed")
-            raise
         if isinstance(link, AckedLink):
             link.recount = replicas is None
             link.replicas = (facts.replicas or 0) if replicas is None else replicas
@@ -168,11 +165,11 @@ async def poll(
     for index, (server, question) in enumerate(product(asked, questions)):
         server.ask(question, replies, index)
     await replies.complete
-    found = [replies.found.get(index, SILENT) for index in range(each * len(asked))]
-    return [
-        [_named(server, reply) for reply in found[first : first + each]]
-        for server, first in zip(asked, range(0, len(found), each), strict=True)
+    found = [
+        _named(server, replies.found.get(index, SILENT))
+        for index, (server, _) in enumerate(product(asked, questions))
     ]
+    return [found[first : first + each] for first in range(0, len(found), each)]
 
 
 def _named(server: Node, reply: Any) -> Any:
@@ -245,18 +242,14 @@ class WatchedNode(ServerNode):
         if _clock.now() > self._confirmed_until:
             raise HandshakeError(Failure(self.doubt))
 
-    def watched(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
-        """Return a handshake's results, with CONFIRMED as the lag of other clients.
+    def watched(self, link: Link, facts: Facts) -> Facts:
+        """Return a handshake's facts, with CONFIRMED as the lag of other clients.
 
-        Raises HandshakeError, and closes the link, if the primary is no longer confirmed.
+        Raises HandshakeError if the primary is no longer confirmed.
         """
-        try:
-            self.require()
-        except HandshakeError:
-            link.close(self.doubt)
-            raise
+        self.require()
         link.doubted = self.doubted
-        return link, replace(facts, lag=CONFIRMED)
+        return replace(facts, lag=CONFIRMED)
 
     def doubted(self, now: float) -> Failure | None:
         """Return why the primary may have been replaced, or None if it is confirmed."""
@@ -392,32 +385,23 @@ class SentinelNode(WatchedNode):
             raise HandshakeError(told_by(endpoint.address, error.failure)) from None
         if _clock.now() - asked > POLL:  # the look-up of its name took long
             asked = _clock.now()
-            await self._still(view, link)
+            with unless_failed(link):
+                if not view.agrees(await self._ask_sentinels()):
+                    raise HandshakeError(Failure("the Sentinels name another primary"))
         if self._current is None or view.primary != self._current.primary:
             _log.info("%s: the primary is %s:%d", self.address, *view.primary)
             if self._primaries.acks.wanted == "all":
                 _log.info("%s: %s", self.address, told(view.silence + MARGIN, link))
         self._current = view
         self.confirm(asked)
-        link, facts = self.watched(link, facts)
+        with unless_failed(link):
+            facts = self.watched(link, facts)
         term = link.term if isinstance(link, AckedLink) else None
         if term is None and facts.run_id is not None:
             process = f"{facts.run_id}.{view.epoch}"
             term = Term(self._primaries.mark, process, view.epoch, keeps=False)
         complete = self._heirs.met(facts, term, view.epoch, facts.lag)
         return link, replace(facts, complete=complete)
-
-    async def _still(self, view: SentinelView, link: Link) -> None:
-        """Raise HandshakeError, and close the link, if the Sentinels name another primary now."""
-        try:
-            named = await self._ask_sentinels()
-        except BaseException:
-            link.close("the handshake failed")
-            raise
-        if not named.agrees(view):
-            end = Failure("the Sentinels name another primary")
-            link.close(end.cause)
-            raise HandshakeError(end)
 
     async def _look_after(self) -> None:
         pause = POLL
