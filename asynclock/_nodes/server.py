@@ -59,8 +59,8 @@ answers a pending attempt as soon as it resumes, so waiting is better than a new
 FIRST_PAUSE = 0.01
 """Minimum seconds before the second attempt to connect. Each later pause is twice as long as the
 one before, up to `node_timeout` or LONGEST_DIAL."""
-SETTLE_PAUSE = 0.01
-"""Seconds after which the end of a manager looks again whether a release was sent."""
+SETTLE_PAUSE = 0.002
+"""Seconds after which the end of a manager looks again whether a release was answered."""
 PASSING: Final = (NOT_REDIS, NO_TRUST, READONLY)
 """Codes of failed handshakes that rule a server out only if none has succeeded before."""
 CONNECTION_INHERITED = Failure("its connection belongs to the process that forked this one")
@@ -265,11 +265,7 @@ class ServerNode(Node):
     async def settle(self) -> None:
         self.pending.drop_expired()
         while not self.settled:
-            if self.link is None or len(self.pending):
-                await asyncio.sleep(SETTLE_PAUSE)
-            else:
-                await self.link.ask(TIME)  # answered after everything before it
-                await asyncio.sleep(0)
+            await asyncio.sleep(SETTLE_PAUSE)
 
     # the connection
 

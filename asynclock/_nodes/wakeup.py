@@ -25,8 +25,8 @@ class Wakeups:
     """
 
     def __init__(self, size: int, quorum: int) -> None:
-        self._size = size
-        self._quorum = quorum
+        self.size = size
+        self.quorum = quorum
         # Dicts instead of sets, to wake in the order of arrival: simulations must repeat exactly.
         self.watched: dict[str, dict[Watch, None]] = {}
         self.on_change: Callable[[str | None], None] = lambda _key: None
@@ -40,7 +40,7 @@ class Wakeups:
         """
         if ticket is not None:
             keys = (ticket, *keys)
-        watch = Watch(self, keys, self._size, self._quorum, ticket)
+        watch = Watch(self, keys, ticket)
         for key in keys:
             self.watched.setdefault(key, {})[watch] = None
         return watch
@@ -81,24 +81,10 @@ class Wakeups:
 class Watch:
     """One task's interest in some keys."""
 
-    __slots__ = (
-        "_changed",
-        "_future",
-        "_owner",
-        "_quorum",
-        "_size",
-        "_timer",
-        "keys",
-        "ticket",
-        "woken",
-    )
+    __slots__ = ("_changed", "_future", "_owner", "_timer", "keys", "ticket", "woken")
 
-    def __init__(
-        self, owner: Wakeups, keys: tuple[str, ...], size: int, quorum: int, ticket: str | None
-    ) -> None:
+    def __init__(self, owner: Wakeups, keys: tuple[str, ...], ticket: str | None) -> None:
         self._owner = owner
-        self._size = size
-        self._quorum = quorum
         self._changed: set[int] = set()
         self._timer: asyncio.Handle | None = None
         self.keys: tuple[str, ...] = keys
@@ -117,9 +103,9 @@ class Watch:
         if node in self._changed:
             return
         self._changed.add(node)
-        if len(self._changed) == (self._size if self.ticket is None else self._quorum):
+        if len(self._changed) == (self._owner.size if self.ticket is None else self._owner.quorum):
             self.wake()
-        elif len(self._changed) == self._quorum:
+        elif len(self._changed) == self._owner.quorum:
             self._wake_after(QUORUM_PUSH_WINDOW)
         elif self._timer is None:
             self._wake_after(PUSH_WINDOW)
@@ -127,7 +113,7 @@ class Watch:
     def count(self, node: int) -> None:
         """Count `node`, which has left the name to this waiter, for the quorum; start no timer."""
         self._changed.add(node)
-        if len(self._changed) == self._quorum:
+        if len(self._changed) == self._owner.quorum:
             self.wake()
 
     def on_hint(self) -> None:

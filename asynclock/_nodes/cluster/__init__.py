@@ -327,17 +327,12 @@ class ClusterNode(Node):
     @property
     def settled(self) -> bool:
         """Whether every server has answered every release that it must get."""
-        return not self._homeless and all(node.settled for node in self._kept)
-
-    @property
-    def _homeless(self) -> bool:
-        # Whether a release waits for a view with the server that has its slot.
-        return self._view is not None and (len(self.pending) > 0 or self.parked.releases)
+        waits = self._view is not None and (len(self.pending) > 0 or self.parked.releases)
+        return not waits and all(node.settled for node in self._kept)
 
     async def settle(self) -> None:
         while not self.settled:
-            if self._homeless:
-                self.look_again()
+            self.look_again()  # a release may wait for a view with the server that has its slot
             await asyncio.sleep(SETTLE_PAUSE)
 
     async def finish(self) -> None:
