@@ -51,8 +51,8 @@ class Finding:
 
     code: str
     severity: Severity
-    node: str
-    """Address of the node; "" if the finding is about all of them."""
+    node: str | None
+    """Address of the node; None if the finding is about all of them."""
     what: str
     why: str
     fix: str
@@ -74,7 +74,7 @@ class Call:
 def finding(
     text: str,
     *,
-    node: str = "",
+    node: str | None = None,
     code: str | None = None,
     severity: Severity | None = None,
     configurable: bool = True,

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Self, cast
@@ -271,15 +271,12 @@ async def run_acts(orders: int, display: Lines) -> list[Act]:
         folder = Path(name)
         async with local_servers(NODES) as servers:
             display.nodes(["up"] * NODES)
-            store = Store(folder / "store.sqlite")
-            try:
+            with closing(Store(folder / "store.sqlite")) as store:
                 async with services(folder, [server.url for server in servers]) as running:
                     return [
                         await _act(number, orders, store, running, servers, display)
                         for number in (1, 2, 3)
                     ]
-            finally:
-                store.close()
 
 
 async def _act(

@@ -178,14 +178,7 @@ def _as_json(servers: Sequence[Probe], findings: Sequence[Finding]) -> dict[str,
             }
             for server in servers
         ],
-        "findings": [
-            {
-                **asdict(each),
-                "severity": each.severity.name.lower(),
-                "node": each.node or None,
-            }
-            for each in findings
-        ],
+        "findings": [{**asdict(one), "severity": one.severity.name.lower()} for one in findings],
     }
 
 

@@ -140,7 +140,7 @@ def test_the_servers_behind_a_url(case: str, monkeypatch: pytest.MonkeyPatch) ->
     for one, (begin, what, fix) in zip(
         found.findings, ((*row, "", "")[:3] for row in findings), strict=True
     ):
-        assert f"{one.severity.name.lower()} {one.code} {one.node}" == begin
+        assert f"{one.severity.name.lower()} {one.code} {one.node or ''}" == begin
         assert (one.what, one.fix) == (what or one.what, fix or one.fix)
     questions = "SENTINEL GET-MASTER-ADDR-BY-NAME main; SENTINEL CKQUORUM main"
     assert set(asked) == {"CLUSTER INFO; CLUSTER NODES" if "cluster" in url else questions}
