@@ -281,9 +281,12 @@ RETRY_MARGIN = 0.1
 
 
 class PendingReleases:
-    """The releases kept for one node, or a Cluster; `send` sends one if there is a connection."""
+    """The releases kept for one node, or a Cluster.
 
-    def __init__(self, node_timeout: float, send: Callable[[Command, Sink], None]) -> None:
+    `send` sends one and returns True, or returns False if there is no connection.
+    """
+
+    def __init__(self, node_timeout: float, send: Callable[[Command, Sink], bool]) -> None:
         self.node_timeout = node_timeout
         self.send = send
         self.kept: dict[tuple[Word, Word], PendingRelease] = {}
@@ -334,6 +337,10 @@ class PendingReleases:
             if not pending.sent:
                 pending.send()
 
+    def clear(self) -> None:
+        for pending in list(self.kept.values()):
+            pending.drop()
+
     def drop_expired(self) -> None:
         """Drop what no longer matters; no connection follows that would check it."""
         for pending in list(self.kept.values()):
@@ -365,8 +372,9 @@ class PendingRelease:
             self.drop()
         else:
             self._cancel_timer()
-            self.sent = True
-            self._releases.send(self.command, self)
+            self.sent = True  # the answer may come before `send` returns
+            if not self._releases.send(self.command, self):
+                self.sent = False
 
     def drop(self) -> None:
         self._cancel_timer()

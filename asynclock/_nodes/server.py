@@ -71,7 +71,6 @@ IN_TURNS = Failure(
     permanent=True,
 )
 
-AWAY: Final = Failure("it has no connection")
 FORGOT: Final = Failure("it has forgotten its keys since this change began")
 TIME = Command.plain("TIME")
 
@@ -215,11 +214,10 @@ class ServerNode(Node):
         # Whether this releases a lease that may have been requested on an earlier connection.
         return bool(command.retry_until) and command.asked_since <= self._asked_until
 
-    def _send_again(self, command: Command, sink: Sink) -> None:
+    def _send_again(self, command: Command, sink: Sink) -> bool:
         if self.link is not None:
             self.link.send(command, sink, 0)
-        else:
-            sink.on_reply(0, self._down or AWAY)
+        return self.link is not None
 
     def _wait(self, command: Command, sink: Sink, index: int) -> None:
         self._waiting.append((command, sink, index))

@@ -78,9 +78,7 @@ class ClusterNode(Node):
         self.parked = ParkedCommands()
         self.claiming: dict[Word, RoutedCommand] = {}
         """For each owner: the unanswered command that may set the owner's key."""
-        self.pending = PendingReleases(
-            settings.node_timeout, lambda command, sink: self.deliver(command, sink, 0)
-        )
+        self.pending = PendingReleases(settings.node_timeout, self._send_again)
         """The releases and leaves that some server may not have executed."""
         self._seeds = [(seed.host, seed.port) for seed in seeds]
         self._endpoint = seeds[0]
@@ -112,6 +110,10 @@ class ClusterNode(Node):
             sink.on_reply(index, GIVEN_UP)
         else:
             RoutedCommand(self, command, sink, index, release=True).go()
+
+    def _send_again(self, command: Command, sink: Sink) -> bool:
+        self.deliver(command, sink, 0)
+        return True
 
     @property
     def silence(self) -> None:
@@ -180,6 +182,7 @@ class ClusterNode(Node):
             await self._background.aclose()
             self._cause = Failure("the manager is closed", permanent=True)
             self.parked.fail(self._cause)
+            self.pending.clear()
 
     async def _look(self) -> None:
         asked = _clock.now()

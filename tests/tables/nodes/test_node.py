@@ -460,7 +460,12 @@ async def test_a_first_acquire_is_bounded_by_the_nodes_own_clock(way: str) -> No
 @in_virtual_time
 async def test_the_answer_to_an_earlier_release_is_not_that_to_a_later_one() -> None:
     sinks: list[Any] = []
-    pending = PendingReleases(1.0, lambda _, sink: sinks.append(sink))
+
+    def sends(_command: Command, sink: Any) -> bool:
+        sinks.append(sink)
+        return True
+
+    pending = PendingReleases(1.0, sends)
     pending.keep(command("release me").resent(0.0, _clock.now() + 60))
     pending.resend()
     (older,) = sinks
@@ -468,8 +473,7 @@ async def test_the_answer_to_an_earlier_release_is_not_that_to_a_later_one() -> 
     pending.keep(command("release me"))
     older.on_reply(0, [1])
     assert len(pending) == 1
-    for kept in list(pending.kept.values()):
-        kept.drop()
+    pending.clear()
     older.on_reply(0, Failure("no"))
     assert len(pending) == 0
 
@@ -480,9 +484,10 @@ async def test_a_release_is_repeated_ever_more_rarely_up_to_a_limit(connections:
     """By one schedule, however many connections have broken meanwhile."""
     moments, began = list[float](), _clock.now()
 
-    def fails(_command: Command, sink: Any) -> None:
+    def fails(_command: Command, sink: Any) -> bool:
         moments.append(_clock.now() - began)
         asyncio.get_running_loop().call_soon(sink.on_reply, 0, Failure("LOADING the data"))
+        return True
 
     pending = PendingReleases(1.0, fails)
     for _ in range(connections):
