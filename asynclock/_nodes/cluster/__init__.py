@@ -559,15 +559,12 @@ class RoutedCommand:
         # Use only servers in the cluster's own view: an address in a reply proves nothing.
         address = read_redirect(failure.cause, shard.address)
         target = None if address is None else cluster.primaries.get(address)
-        if failure.code == "MOVED":
+        if target is None:
+            cluster.park(self)
+        elif failure.code == "MOVED":
             cluster.look_again()
-            if target is not None:
-                cluster.owners[slot_of(self._command.keys[0])] = target
-                self.go()
-            else:
-                cluster.park(self)
-        elif target is not None:
+            cluster.owners[slot_of(self._command.keys[0])] = target
+            self.go()
+        else:
             # No push is requested: a server forgets CACHING with ASKING, and ASKING with CACHING.
             self._send(target, self._command.behind(ASKING))
-        else:
-            cluster.park(self)
