@@ -136,7 +136,7 @@ class Engine(Context):
         release = Release(self, grant, on_loss, kept, rest)
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
-        if grant.spec.form is not None and not kept and not rest:
+        if not kept and not rest:
             batch_release(release, joined=queue is not None and queue.asking > 0)
         elif rest < FOREVER:  # else it was detached
             nodes.deliver(release.command(), release, nodes.everyone)

@@ -237,7 +237,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
     """
     context, timer = ask.context, None
     context.counts.attempts += 1
-    if ask.spec.form is not None and ask.ticket is None and len(ask.waits) < 2 and not armed:
+    if not ask.spec.exempt and ask.ticket is None and len(ask.waits) < 2 and not armed:
         _put(ask)
     else:
         context.undos[ask] = ask.withdraw

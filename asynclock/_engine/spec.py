@@ -1,9 +1,7 @@
 """The protocol of our scripts: how a name is locked, the owner ids, the commands, the replies.
 
-Also: what follows where nodes fail to reply (`Vote`).
-
-A primitive has no loop and no connection. It names keys and a script that understands the
-operations listed in lock.lua. The engine does everything else, in the same way for all.
+Also: what follows where nodes fail to reply (`Vote`). A primitive has no loop and no connection. It
+names keys and a script with the operations of lock.lua and batch.lua; the engine does the rest.
 """
 
 from __future__ import annotations
@@ -86,9 +84,8 @@ class LockSpec:
     queue: str = ""
     """Key of the queue in which the nodes keep the waiters in order. "" for a lock on several
     names: its script derives each key. Such a call takes a ticket only after a split vote."""
-    form: tuple[Script, int] | None = field(init=False)
-    """What the names in one command have in common: their script, and how many keys each has. None
-    for a lock whose acquires and releases go to a node alone."""
+    form: tuple[Script, int] = field(init=False)
+    """What the names in one command have in common: their script, and how many keys each has."""
     all_keys: tuple[str, ...] = field(init=False)
     """The keys of an acquire."""
     release_keys: tuple[str, ...] = field(init=False)
@@ -108,8 +105,7 @@ class LockSpec:
         own = (*self.keys, self.queue) if self.queue else self.keys
         self.all_keys = (*own, *self.neighbours)
         self.release_keys = self.all_keys if self.phased else own
-        batched = self.script.batches and not self.exempt
-        self.form = (self.script, len(self.all_keys)) if batched else None
+        self.form = self.script, len(self.all_keys)
 
     def acquire(
         self,

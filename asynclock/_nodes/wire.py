@@ -226,10 +226,8 @@ def head(script: Script, keys: Sequence[str], op: Word, more: int) -> bytes:
 class Script:
     """Lua source and its SHA-1, by which nodes know it."""
 
-    def __init__(self, source: str, *, batches: bool = False) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.batches = batches
-        """Whether it has the operation BATCH."""
         self.sha: str = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
@@ -239,7 +237,7 @@ class Script:
         # None, from a loader that can't read files, is a TypeError.
         files = (pkgutil.get_data(package, name) for name in names)
         source = "\n".join(str(file, "utf-8") for file in files)  # type: ignore[arg-type]
-        return cls(source, batches=f"{BATCH}.lua" in names)
+        return cls(source)
 
 
 # ---- What a node answers: a reply or a Failure, the sinks that take it, what INFO and TIME say ---

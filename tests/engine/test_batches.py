@@ -171,14 +171,17 @@ async def test_each_number_of_keys_has_a_command_of_its_own(on: Nodes) -> None:
 
 
 @virtual
-async def test_changes_of_side_go_alone(on: Nodes) -> None:
+async def test_acquires_that_change_the_side_go_alone(on: Nodes) -> None:
     both = [on.locks.rwlock(name) for name in "ab"]
     readers = await asyncio.gather(*(one.read().acquire() for one in both))
     upgrades = [one.upgrade(lease, timeout=1) for one, lease in zip(both, readers, strict=True)]
     writers = await asyncio.gather(*upgrades)
     await asyncio.gather(*(lease.release() for lease in readers))
     changes = [one.downgrade(lease) for one, lease in zip(both, writers, strict=True)]
-    assert all(lease.held for lease in await asyncio.gather(*changes))
+    readers = await asyncio.gather(*changes)
+    seen = listen(on.nodes[0])
+    assert all(await asyncio.gather(*(lease.release() for lease in readers)))
+    assert seen == ["batch"]
     assert on.locks.statistics().refused == 0
 
 
