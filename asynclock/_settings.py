@@ -15,6 +15,7 @@ from datetime import timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypedDict, TypeVar
 
+from ._keys import MARKER
 from ._process import of_one_process
 from .errors import ConfigurationError
 from .events import Observer
@@ -293,6 +294,14 @@ def name(value: object, what: str = "a lock's name") -> str:
     return value
 
 
+def prefix(value: object) -> str:
+    """Return `value` as the prefix of a manager, which may be empty."""
+    checked = "" if value == "" else name(value, "prefix")
+    if MARKER in checked:
+        raise ConfigurationError(f"prefix must not contain {MARKER!r}: {checked!r}")
+    return checked
+
+
 def label(value: object) -> str | None:
     """Return `value` as the label of a manager: a short name for people, or None."""
     if value is None:
@@ -365,3 +374,17 @@ def ttl(value: object, *, node_timeout: float, max_ttl: float) -> float:
             f"on the command line --max-ttl {checked:g})"
         )
     return checked
+
+
+def max_ttl(value: object, usual: object, node_timeout: float) -> float:
+    """Return the checked longest ttl of the fleet beside the usual one; None: the default."""
+    longest = optional_seconds(value, "max_ttl")
+    checked = seconds(usual, "ttl")
+    longest = max(checked, 10.0) if longest is None else longest
+    ttl(checked, node_timeout=node_timeout, max_ttl=longest)
+    if node_timeout > longest / 4:
+        # An attempt takes up to two node timeouts and must end well before every quarantine.
+        raise ConfigurationError(
+            f"node_timeout={node_timeout:g} must be at most a quarter of max_ttl={longest:g}"
+        )
+    return longest

@@ -32,7 +32,7 @@ from ._rules.nodeset import NOTHING, OPEN, SETTLED, Kept, Names, NodeSet
 from ._rules.validity import Trust, quarantine
 from ._settings import ConnectSettings
 from .errors import ConfigurationError, UnsupportedDeploymentError
-from .manager import LockManager, connect, node_access
+from .manager import LockManager, connect, engine_of
 
 __all__ = ["Client", "Fleet", "FleetState", "NodeState"]
 
@@ -136,7 +136,7 @@ class Fleet:
 
     async def show(self) -> FleetState:
         """Return what the nodes keep, and which clients are connected to them."""
-        nodes = node_access(self._locks).nodes
+        nodes = engine_of(self._locks).multiplexer.nodes
         found = await asyncio.gather(*(ask(node, reading_record(self._key)[1]) for node in nodes))
         listed = await asyncio.gather(*(ask(node, CLIENTS) for node in nodes))
         keeps = [record_in(reply) for reply in found]
@@ -179,7 +179,7 @@ class Fleet:
         """
         settings: ConnectSettings = {**self._settings, "restart_guard": False}
         async with connect(url, **settings) as locks:
-            (node,) = node_access(locks).nodes
+            (node,) = engine_of(locks).multiplexer.nodes
             await self._fit(node, force=force)
             state = await self._change(lambda found: self._recorded(found).adding(node.address))
             await ask(node, telling_record(self._key, state.newest, node.address))
@@ -228,13 +228,13 @@ class Fleet:
                 found.known_to(ours)
             return step(found).text()
 
-        access = node_access(self._locks)
+        nodes = engine_of(self._locks).multiplexer.nodes
         # A node that lags promises a new number to this call, and then can't be told an older one.
         await fleet_record(self._locks).change(change, None, rewrite=bool(state.lagging))
         state = await self.show()
         untold = [
             ask(node, telling_record(self._key, state.newest, known.name))
-            for node, known in zip(access.nodes, state.nodes, strict=True)
+            for node, known in zip(nodes, state.nodes, strict=True)
             if known.cause is None and (not known.named or known.number < state.newest.number)
         ]
         await asyncio.gather(*untold)
@@ -269,12 +269,12 @@ class Fleet:
         # A majority keeps the record now. Each lease of the other set needs one of these nodes,
         # whose push comes before its reply. Where servers send no pushes, clients ask every third
         # of max_ttl (_nodes/node.py).
-        settings = node_access(self._locks).nodes[0].settings
+        settings = engine_of(self._locks).settings
         return quarantine(settings.max_ttl) + self._longest_poll() + settings.node_timeout
 
     def _longest_poll(self) -> float:
         # Seconds until a client without pushes has asked: it looks at its timer less often.
-        settings = node_access(self._locks).nodes[0].settings
+        settings = engine_of(self._locks).settings
         return settings.max_ttl / 3 + max(1.0, HALF_OPEN * settings.node_timeout)
 
     async def _fit(self, new: Node, *, force: bool) -> None:
@@ -283,7 +283,7 @@ class Fleet:
         if facts is None or facts.replica:
             cause = new.cause(_clock.now()) or "no answer"
             raise ConfigurationError(f"{new.address} can't be added: {cause}")
-        for node in node_access(self._locks).nodes:
+        for node in engine_of(self._locks).multiplexer.nodes:
             known = node.trust.facts
             if known is not None and facts.run_id is not None and known.run_id == facts.run_id:
                 raise ConfigurationError(f"{new.address} and {node.address} are the same server")
@@ -304,7 +304,7 @@ class Fleet:
                 pushed = [one.get("addr", "?") for one in plain if "t" in one.get("flags", "")]
                 found += tuple(Client(one, "other") for one in pushed[:-1])
             _refuse_users(found, "other")
-        settings = node_access(self._locks).nodes[0].settings
+        settings = engine_of(self._locks).multiplexer.nodes[0].settings
         seconds = Trust(settings.max_ttl).met(
             facts, _clock.now(), guard=True, guard_first=True, disks_kept=settings.disks_kept
         )
@@ -322,7 +322,7 @@ class Fleet:
 
     @property
     def _key(self) -> str:
-        return node_access(self._locks).prefix + RECORD_KEY
+        return engine_of(self._locks).settings.prefix + RECORD_KEY
 
 
 def _refuse_users(clients: tuple[Client, ...] | None, nodes: str) -> None:
@@ -347,9 +347,9 @@ def _name(node: str) -> str:
 
 def fleet_record(locks: LockManager) -> Register:
     """Return the register that the nodes keep the record in."""
-    access = node_access(locks)
-    key = access.prefix + RECORD_KEY
-    return Register(access.engine, "the set of nodes", key, RECORD_RETENTION)
+    engine = engine_of(locks)
+    key = engine.settings.prefix + RECORD_KEY
+    return Register(engine, "the set of nodes", key, RECORD_RETENTION)
 
 
 def clients_of(record: NodeSet | None, listed: Sequence[Any]) -> tuple[Client, ...] | None:

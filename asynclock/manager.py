@@ -15,8 +15,8 @@ from ._engine.context import EngineSettings
 from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Detached, Lease
-from ._engine.spec import HandOff, is_owner_id
-from ._inspect.survey import NodeAccess, held
+from ._engine.spec import HandOff, LeaseOptions, is_owner_id
+from ._inspect.survey import held
 from ._inspect.takeback import TakeBack
 from ._nodes.deployment import NodeAddress, make_nodes, naming
 from ._nodes.multiplexer import Multiplexer
@@ -112,7 +112,7 @@ class LockManager(_settings.Answering):
                 handoff=handoff,
                 at_least=at_least,
             )
-        what = spec(defaults.prefix, _settings.name(name))
+        what = spec(defaults.settings.prefix, _settings.name(name))
         return Lock(self._engine, what, options, timeout)
 
     def reentrant_lock(
@@ -126,7 +126,7 @@ class LockManager(_settings.Answering):
             settings: those of `lock`; `at_least` counts from the outermost acquire.
         """
         options, timeout = self._defaults.read(settings, MutexSettings)
-        what = spec(self._defaults.prefix, _settings.name(name))
+        what = spec(self._engine.settings.prefix, _settings.name(name))
         return ReentrantLock(self._engine, what, options, timeout, self._nestings, inherit=inherit)
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
@@ -138,8 +138,7 @@ class LockManager(_settings.Answering):
             names: what is locked; at most 64 names.
             settings: those of `lock` without `at_least`.
         """
-        defaults = self._defaults
-        return MultiLock(self._engine, defaults.prefix, names, *defaults.read(settings))
+        return MultiLock(self._engine, names, *self._defaults.read(settings))
 
     def synchronized(
         self, template: str, *, lease: str | None = None, **settings: Unpack[MutexSettings]
@@ -179,7 +178,7 @@ class LockManager(_settings.Answering):
             lease: for the decorator: the name of a keyword-only parameter that gets the lease.
             settings: those of `lock` without `at_least`.
         """
-        what = spec(self._defaults.prefix, _settings.name(key))
+        what = spec(self._engine.settings.prefix, _settings.name(key))
         lock = Lock(self._engine, what, *self._defaults.read(settings))
         return Once(lock, keep, lease, partial(self.once, keep=keep, **settings))
 
@@ -192,8 +191,7 @@ class LockManager(_settings.Answering):
             name: what is locked.
             settings: those of `lock` without `at_least`; they apply to both sides.
         """
-        defaults = self._defaults
-        return ReadWriteLock(self._engine, defaults.prefix, name, *defaults.read(settings))
+        return ReadWriteLock(self._engine, name, *self._defaults.read(settings))
 
     def fair_lock(
         self, name: str, *, at_least: float | None = None, **settings: Unpack[WaitSettings]
@@ -205,7 +203,7 @@ class LockManager(_settings.Answering):
             at_least: as in `lock`.
             settings: those of `lock`, without `handoff`.
         """
-        what = fair_spec(self._defaults.prefix, _settings.name(name))
+        what = fair_spec(self._engine.settings.prefix, _settings.name(name))
         return FairLock(self._engine, what, *self._defaults.read(settings, at_least=at_least))
 
     def election(self, name: str, **settings: Unpack[WaitSettings]) -> Election:
@@ -215,8 +213,7 @@ class LockManager(_settings.Answering):
             name: what the leader leads.
             settings: those of `fair_lock` without `at_least`; `ttl` limits the leaderless time.
         """
-        defaults = self._defaults
-        return Election(self._engine, defaults.prefix, name, *defaults.read(settings))
+        return Election(self._engine, name, *self._defaults.read(settings))
 
     def event(self, name: str, *, keep: float = DEFAULT_KEEP) -> SharedEvent:
         """Make an event on `name`: a flag that every process sees. Raises ConfigurationError.
@@ -225,7 +222,7 @@ class LockManager(_settings.Answering):
             name: the name of the event.
             keep: seconds after the last change at which the nodes forget the event.
         """
-        return SharedEvent(self._engine, self._defaults.prefix, name, keep)
+        return SharedEvent(self._engine, name, keep)
 
     def latch(self, name: str, count: int, *, keep: float = DEFAULT_KEEP) -> Latch:
         """Make a latch on `name` that opens after `count` counts. Raises ConfigurationError.
@@ -235,7 +232,7 @@ class LockManager(_settings.Answering):
             count: number of counts that open it, 1 to 1000; the same in every process.
             keep: seconds after the last count at which the nodes forget the latch.
         """
-        return Latch(self._engine, self._defaults.prefix, name, count, keep)
+        return Latch(self._engine, name, count, keep)
 
     def barrier(
         self, name: str, parties: int, *, ttl: float | None = None, keep: float = DEFAULT_KEEP
@@ -249,7 +246,7 @@ class LockManager(_settings.Answering):
             keep: seconds after the last arrival at which the nodes forget the barrier.
         """
         checked = self._defaults.options(ttl=ttl).ttl
-        return Barrier(self._engine, self._defaults.prefix, name, parties, checked, keep)
+        return Barrier(self._engine, name, parties, checked, keep)
 
     def semaphore(self, name: str, permits: int, **settings: Unpack[LockSettings]) -> Semaphore:
         """Make a semaphore on `name` with `permits` permits. Raises ConfigurationError.
@@ -259,12 +256,11 @@ class LockManager(_settings.Answering):
             permits: maximum number of leases, 1 to 256; the same in every process.
             settings: those of `lock` without `at_least`.
         """
-        defaults = self._defaults
-        return Semaphore(self._engine, defaults.prefix, name, permits, *defaults.read(settings))
+        return Semaphore(self._engine, name, permits, *self._defaults.read(settings))
 
     async def inspect(self, name: str) -> Inspection:
         """Return which owner has the mutex `name`, node by node; takes at most one node timeout."""
-        return await inspect(self._engine, spec(self._defaults.prefix, _settings.name(name)))
+        return await inspect(self._engine, spec(self._engine.settings.prefix, _settings.name(name)))
 
     async def inspect_all(self) -> AsyncIterator[Inspection]:
         """Find everything that is held on the nodes, by whatever process, sorted by name and part.
@@ -276,7 +272,7 @@ class LockManager(_settings.Answering):
         lease that too few nodes know has no `owner`. Raises QuorumUnavailableError if a lease may
         be missing because nodes did not answer, and ConfigurationError if nodes refuse SCAN.
         """
-        for lease in await held(node_access(self)):
+        for lease in await held(engine_of(self)):
             yield lease
 
     async def resume(self, ticket: bytes, **settings: Unpack[HoldSettings]) -> Lease:
@@ -294,7 +290,7 @@ class LockManager(_settings.Answering):
             settings: `ttl`, `renew`, `max_hold` and `interrupt`, as in `lock`. Only the ttl, and
                 what was left of `at_least`, are those of the detached lease by default.
         """
-        kept, prefix = Detached.read(ticket), self._defaults.prefix
+        kept, prefix = Detached.read(ticket), self._engine.settings.prefix
         ours = {"ttl": kept.ttl, "at_least": kept.at_least or None}
         options, _ = self._defaults.read(settings, HoldSettings, **ours)
         name, old = _settings.name(kept.name), _settings.name(kept.owner)
@@ -335,7 +331,7 @@ class LockManager(_settings.Answering):
         """
         if (owner is None) == (not force) or not isinstance(owner, str | None):
             raise ConfigurationError("pass either the owner (`inspect` shows it) or force=True")
-        take = await TakeBack.of(node_access(self), name)
+        take = await TakeBack.of(engine_of(self), name)
         return await take.release(owner)
 
     async def ask_back(self, name: str) -> bool:
@@ -350,7 +346,7 @@ class LockManager(_settings.Answering):
         Args:
             name: what is held, by whatever primitive.
         """
-        take = await TakeBack.of(node_access(self), name)
+        take = await TakeBack.of(engine_of(self), name)
         return await take.ask()
 
     def nodes(self) -> tuple[NodeHealth, ...]:
@@ -529,14 +525,14 @@ def connect(
     flags = {"clock_guard": clock_guard, "durable": durable, "set_guard": set_guard}
     for what, value in {**flags, "strict": strict}.items():
         _settings.flag(value, what)
-    checked = Defaults.checked(ttl, max_ttl, node_timeout, prefix)
-    keys_begin, batch, record_key, witness_key = naming(nodes, prefix)
-    defaults = replace(checked, prefix=keys_begin)
-    longest = defaults.max_ttl
+    keys_begin, batch, record_key, witness_key = naming(nodes, _settings.prefix(prefix))
+    timeout = _settings.seconds(node_timeout, "node_timeout")
+    longest = _settings.max_ttl(max_ttl, ttl, timeout)
+    usual = LeaseOptions(float(ttl))
     replicas, listeners = Acks.of(acks, durable), Observers(observers, keys_begin)
     guard = _settings.restart_guard(restart_guard)
     settings = NodeSettings(
-        node_timeout=defaults.node_timeout,
+        node_timeout=timeout,
         max_ttl=longest,
         restart_guard=bool(guard),
         guard_first=len(nodes) > 1,
@@ -546,12 +542,13 @@ def connect(
         witness_key=witness_key,
     )
     engine_settings = EngineSettings(
-        defaults.node_timeout,
+        timeout,
         longest,
         validity.checked_retention(fence_retention, longest),
         _settings.seconds(turn, "turn", zero=True),
-        _settings.ticket_ttl(ticket_ttl, defaults.node_timeout),
+        _settings.ticket_ttl(ticket_ttl, timeout),
         _settings.label(label),
+        keys_begin,
     )
 
     def make_engine() -> Engine:
@@ -560,9 +557,14 @@ def connect(
         multiplexer = Multiplexer(made, background, strict=strict, batch=batch, label=label)
         return Engine(multiplexer, background, engine_settings, listeners)
 
+    defaults = Defaults(engine_settings, usual, replace(usual, interrupt=False))
     return LockManager(make_engine, defaults, listeners)
 
 
-def node_access(locks: LockManager) -> NodeAccess:
-    """Return the nodes behind `locks`, for the library's own tools; see `NodeAccess.of`."""
-    return NodeAccess.of(locks._engine, locks._defaults.prefix)
+def engine_of(locks: LockManager) -> Engine:
+    """Return the engine behind `locks`, for the library's own tools; its nodes connect now.
+
+    Raises ConfigurationError if the manager is closed or its nodes can never work.
+    """
+    locks._engine.ready()
+    return locks._engine

@@ -50,7 +50,7 @@ BUILT_ON = {
     "asynclock.cli": {"asynclock.contrib", "asynclock.testing"},
     "asynclock.contrib": {"asynclock.fencing"},
 }
-# Tools that look at managers from outside, through `node_access` and public names only.
+# Tools that look at managers from outside, through `engine_of` and public names only.
 OUTSIDERS = ("asynclock._inspect", "asynclock.cli", "asynclock.contrib")
 # Decisions are plain functions of what they are given.
 PURE = "asynclock._rules"

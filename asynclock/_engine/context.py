@@ -35,6 +35,8 @@ class EngineSettings:
     """Seconds that the nodes keep the place of a waiter which doesn't ask again."""
     label: str | None
     """The readable part of owner ids; None stands for the host name and the process id."""
+    prefix: str
+    """What every key begins with."""
 
 
 @dataclass(slots=True)

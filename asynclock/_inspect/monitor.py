@@ -14,7 +14,7 @@ from .._engine.engine import NodeHealth
 from .._engine.inspection import Inspection
 from .._nodes.wire import Command, Failure, parse_info
 from .._rules.quorum import majority
-from ..manager import LockManager, node_access
+from ..manager import LockManager, engine_of
 from .survey import Survey, ask, in_slices, survey
 from .views import Agreement
 
@@ -141,10 +141,11 @@ class Monitor:
 
     async def refresh(self, locks: LockManager) -> None:
         """Ask all nodes once more."""
-        found = self.survey = await survey(node_access(locks))
+        engine = engine_of(locks)
+        found = self.survey = await survey(engine)
         if len(found.errors) < len(locks.nodes()):
             await self._compare(found, _clock.now())
-        replies = await asyncio.gather(*(ask(node, INFO) for node in node_access(locks).nodes))
+        replies = await asyncio.gather(*(ask(node, INFO) for node in engine.multiplexer.nodes))
         self.nodes = list(map(_seen_node, locks.nodes(), replies))
         self.trouble = trouble(locks.nodes())
         self._refreshed = True

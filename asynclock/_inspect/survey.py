@@ -31,26 +31,6 @@ from ..errors import ConfigurationError, QuorumUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAccess:
-    """The nodes behind a manager."""
-
-    engine: Engine
-    nodes: Sequence[Node]
-    quorum: int
-    prefix: str
-    """Prefix of every key."""
-
-    @classmethod
-    def of(cls, engine: Engine, prefix: str) -> NodeAccess:
-        """Return the nodes of `engine`, which connect now if they have not yet.
-
-        Raises ConfigurationError if the engine is closed or its nodes can never work.
-        """
-        engine.ready()
-        return cls(engine, engine.multiplexer.nodes, engine.multiplexer.quorum, prefix)
-
-
-@dataclass(frozen=True, slots=True)
 class SharedState:
     """What all nodes keep of one state."""
 
@@ -158,14 +138,15 @@ class Survey:
         return "" if enough else f", but only {answered} of {nodes} nodes answered"
 
 
-async def survey(access: NodeAccess, name: str | None = None) -> Survey:
+async def survey(engine: Engine, name: str | None = None) -> Survey:
     """Find all leases and shared states, or only those of `name`."""
-    parse = cache(partial(KeyRef.parse, access.prefix))  # all nodes have the same keys
-    scans = [_KeyScan(node, access.prefix, parse) for node in access.nodes]
+    prefix, quorum = engine.settings.prefix, engine.multiplexer.quorum
+    parse = cache(partial(KeyRef.parse, prefix))  # all nodes have the same keys
+    scans = [_KeyScan(node, prefix, parse) for node in engine.multiplexer.nodes]
     if name is None:
         await asyncio.gather(*(scan.run() for scan in scans))
     else:
-        keys = keys_of(access.prefix, name)
+        keys = keys_of(prefix, name)
         await asyncio.gather(*(scan.read(scan.node, keys) for scan in scans))
     queues = _queues(scans)
     named: dict[str, set[tuple[KeyRef, str]]] = {}
@@ -177,15 +158,13 @@ async def survey(access: NodeAccess, name: str | None = None) -> Survey:
         for key, holder in sorted(named[one]):
             views = tuple([scan.view(key, holder) for scan in scans])
             waiters = queues.get((key.name, key.kind), ())
-            held.append(
-                Inspection(key.name, views, access.quorum, key.kind, key.shown, waiting=waiters)
-            )
+            held.append(Inspection(key.name, views, quorum, key.kind, key.shown, waiting=waiters))
     waiting: dict[str, tuple[Waiter, ...]] = {}
     for (waited, _), waiters in queues.items():
         waiting[waited] = (*waiting.get(waited, ()), *waiters)
     errors = {scan.node.address: scan.error for scan in scans if scan.error is not None}
     states = [
-        SharedState(key.name, part, tuple(scan.state(key) for scan in scans), access.quorum)
+        SharedState(key.name, part, tuple(scan.state(key) for scan in scans), quorum)
         for key in sorted({key for scan in scans for key in scan.states})
         if isinstance(part := key.part, State)
     ]
@@ -212,16 +191,16 @@ def _queues(scans: Sequence[_KeyScan]) -> dict[tuple[str, str], tuple[Waiter, ..
     return found
 
 
-async def held(access: NodeAccess) -> list[Inspection]:
+async def held(engine: Engine) -> list[Inspection]:
     """Find all leases.
 
     Raises QuorumUnavailableError if one may be missing; ConfigurationError if the nodes refuse
     SCAN, so that one would be missing each time.
     """
-    found = await survey(access)
-    if found.shortfall(len(access.nodes)):
+    found, nodes = await survey(engine), len(engine.multiplexer.nodes)
+    if found.shortfall(nodes):
         causes = "; ".join(f"{node}: {cause}" for node, cause in found.errors.items())
-        if len(access.nodes) - found.unlisted < majority(len(access.nodes)):
+        if nodes - found.unlisted < majority(nodes):
             raise ConfigurationError(f"too few nodes can list leases: {causes}")
         raise QuorumUnavailableError(
             f"too few nodes answered to list leases: {causes}", nodes=found.errors

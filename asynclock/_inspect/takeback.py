@@ -8,12 +8,13 @@ from typing import NamedTuple, Self
 from .. import _settings
 from .._engine import refusals
 from .._engine.attempt import WakesNext
+from .._engine.engine import Engine
 from .._engine.inspection import Inspection, ask_all
 from .._engine.spec import Vote, done, is_owner_id, last_owner, released
 from .._nodes.wire import NO_RIGHT, Failure
 from .._primitives.kinds import spec_of
 from ..errors import ConfigurationError
-from .survey import NodeAccess, Survey, survey
+from .survey import Survey, survey
 
 
 class Outcome(NamedTuple):
@@ -43,20 +44,20 @@ class TakeBack(Vote):
     AIM = "take back"
     NEVER = "be taken back"
 
-    def __init__(self, access: NodeAccess, name: str, found: Survey) -> None:
-        super().__init__(name, access.engine.multiplexer)
-        self._access = access
+    def __init__(self, engine: Engine, name: str, found: Survey) -> None:
+        super().__init__(name, engine.multiplexer)
+        self._engine = engine
         self.held: list[Inspection] = [one for one in found.held if one.kind == "lock"]
         """The mutex alone if somebody has it, otherwise all parts."""
         self.held = self.held or found.held
-        for index, node in enumerate(access.nodes):
+        for index, node in enumerate(engine.multiplexer.nodes):
             if cause := found.errors.get(node.address):
                 self.failures[index] = Failure(cause, permanent=cause.startswith(NO_RIGHT))
 
     @classmethod
-    async def of(cls, access: NodeAccess, name: str) -> Self:
+    async def of(cls, engine: Engine, name: str) -> Self:
         """Ask all nodes what is held of `name`. Raises ConfigurationError if it is no name."""
-        return cls(access, name, await survey(access, _settings.name(name)))
+        return cls(engine, name, await survey(engine, _settings.name(name)))
 
     def parts(self, owner: str | None) -> list[tuple[Inspection, str]]:
         """Return the parts that `owner` has (its id or the 32 digits of it), or anybody if None."""
@@ -69,9 +70,9 @@ class TakeBack(Vote):
 
     async def free(self, parts: Sequence[tuple[Inspection, str]]) -> list[Outcome]:
         """Release each part on every node that still has it for that owner."""
-        outcomes, engine = [], self._access.engine
+        outcomes, engine = [], self._engine
         for lease, owner in parts:
-            spec = spec_of(self._access.prefix, lease)
+            spec = spec_of(engine.settings.prefix, lease)
             replies = await ask_all(engine, spec.release(owner, 0.0, 0.0))
             waiters = WakesNext(engine.multiplexer.wakeups, spec)  # tasks of this process
             for index, reply in sorted(replies.items()):
@@ -91,12 +92,12 @@ class TakeBack(Vote):
         return any(one.released is True for one in outcomes)
 
     async def ask(self) -> bool:
-        asked, engine = False, self._access.engine
+        asked, engine = False, self._engine
         by, seconds = engine.owners.new(), engine.settings.max_ttl
         for lease in self.held:
             if lease.owner is None or not is_owner_id(lease.owner):
                 continue  # no other library looks; its owner could be the end of a key of ours
-            spec = spec_of(self._access.prefix, lease)
+            spec = spec_of(engine.settings.prefix, lease)
             replies = await ask_all(engine, spec.publish(lease.owner, by, seconds, lease.owner))
             results = [self._note(index, done(reply)) for index, reply in replies.items()]
             asked |= results.count(True) >= self._quorum

@@ -21,13 +21,14 @@ from typing import (
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable, LazyAcquire
+from .._engine.context import EngineSettings
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
 from .._engine.lease import Lease
 from .._engine.spec import HandOff, LeaseOptions, LockSpec, holder
-from .._keys import MARKER, MESSAGE, counter, derived
+from .._keys import MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
-from ..errors import ConfigurationError, NotAcquiredError
+from ..errors import NotAcquiredError
 
 
 class HoldSettings(TypedDict, total=False):
@@ -68,35 +69,11 @@ class MutexSettings(LockSettings, total=False):
 class Defaults:
     """A manager's default settings for its locks; times in seconds."""
 
-    node_timeout: float
-    max_ttl: float
-    prefix: str
+    settings: EngineSettings
     usual: LeaseOptions
     """The options of a lock that is made without settings of its own."""
     uninterrupted: LeaseOptions
     """The same for code that blocks."""
-
-    @classmethod
-    def checked(
-        cls, ttl: float, max_ttl: float | None, node_timeout: float, prefix: str
-    ) -> Defaults:
-        """Build the defaults from the arguments of `connect`. Raises ConfigurationError."""
-        if prefix != "":
-            prefix = _settings.name(prefix, "prefix")
-        if MARKER in prefix:
-            raise ConfigurationError(f"prefix must not contain {MARKER!r}: {prefix!r}")
-        timeout = _settings.seconds(node_timeout, "node_timeout")
-        longest = _settings.optional_seconds(max_ttl, "max_ttl")
-        usual = _settings.seconds(ttl, "ttl")
-        longest = max(usual, 10.0) if longest is None else longest
-        _settings.ttl(usual, node_timeout=timeout, max_ttl=longest)
-        if timeout > longest / 4:
-            # An attempt takes up to two node timeouts and must end well before every quarantine.
-            raise ConfigurationError(
-                f"node_timeout={timeout:g} must be at most a quarter of max_ttl={longest:g}"
-            )
-        both = LeaseOptions(usual), LeaseOptions(usual, interrupt=False)
-        return cls(timeout, longest, prefix, *both)
 
     def options(
         self,
@@ -117,8 +94,8 @@ class Defaults:
         return LeaseOptions(
             ttl=_settings.ttl(
                 self.usual.ttl if ttl is None else ttl,
-                node_timeout=self.node_timeout,
-                max_ttl=self.max_ttl,
+                node_timeout=self.settings.node_timeout,
+                max_ttl=self.settings.max_ttl,
             ),
             renew=_settings.flag(renew, "renew"),
             max_hold=_settings.optional_seconds(max_hold, "max_hold"),

@@ -129,9 +129,9 @@ class Election(Named):
     __slots__ = ()
 
     def __init__(
-        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
+        self, engine: Engine, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        what = spec(prefix, _settings.name(name, "an election's name"))
+        what = spec(engine.settings.prefix, _settings.name(name, "an election's name"))
         super().__init__(engine, what, options, timeout)
 
     def campaign(

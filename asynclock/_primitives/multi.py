@@ -353,12 +353,11 @@ class MultiLock(Acquirable[MultiLease]):
     order, which can't deadlock either, and each name has its own lease and fence.
     """
 
-    __slots__ = ("_prefix", "names")
+    __slots__ = ("names",)
 
     def __init__(
         self,
         engine: Engine,
-        prefix: str,
         names: Sequence[str],
         options: LeaseOptions,
         timeout: float | None,
@@ -373,12 +372,11 @@ class MultiLock(Acquirable[MultiLease]):
             )
         self.names: tuple[str, ...] = tuple(sorted({_settings.name(name) for name in names}))
         """The names, sorted and without duplicates."""
-        whole = spec_of_all(prefix, self.names)
+        whole = spec_of_all(engine.settings.prefix, self.names)
         super().__init__(engine, whole, options, timeout)
-        self._prefix = prefix
 
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
-        apart = self._prefix.endswith(HASH_TAG)
+        apart = self._engine.settings.prefix.endswith(HASH_TAG)
         calls = [
             partial(Acquire, self._engine, one, self._options, timeout, once, since)
             for one in (self._parts() if apart else (self._spec,))
@@ -387,7 +385,7 @@ class MultiLock(Acquirable[MultiLease]):
         return MultiLease(self.name, self.names, leases)
 
     def _parts(self) -> list[LockSpec]:
-        return [spec(self._prefix, name) for name in self.names]
+        return [spec(self._engine.settings.prefix, name) for name in self.names]
 
     async def inspect(self) -> Inspection:
         """Return which owner has each name, node by node (`parts`)."""

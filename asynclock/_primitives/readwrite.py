@@ -106,9 +106,10 @@ class ReadWriteLock(Named):
     __slots__ = ("_gate", "_key", "_read", "_write")
 
     def __init__(
-        self, engine: Engine, prefix: str, name: str, options: LeaseOptions, timeout: float | None
+        self, engine: Engine, name: str, options: LeaseOptions, timeout: float | None
     ) -> None:
-        self._key, self._read, self._write, self._gate = specs(prefix, _settings.name(name))
+        found = specs(engine.settings.prefix, _settings.name(name))
+        self._key, self._read, self._write, self._gate = found
         super().__init__(engine, self._read, options, timeout)
 
     def read(self, *, timeout: Timeout = UNSET, **unknown: Never) -> ReadLock:

@@ -80,7 +80,6 @@ class Semaphore(Lockable):
     def __init__(
         self,
         engine: Engine,
-        prefix: str,
         name: str,
         permits: int,
         options: LeaseOptions,
@@ -88,7 +87,7 @@ class Semaphore(Lockable):
     ) -> None:
         self.permits: int = _settings.count(permits, "permits", MOST_PERMITS)
         """Maximum number of leases at a time."""
-        self._key = lock_key(prefix, _settings.name(name, "a semaphore's name"))
+        self._key = lock_key(engine.settings.prefix, _settings.name(name, "a semaphore's name"))
         super().__init__(engine, slot(self._key, name, permits, 0), options, timeout)
 
     def __repr__(self) -> str:

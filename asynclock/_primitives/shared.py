@@ -26,9 +26,9 @@ class _Shared(_settings.Answering):
     __slots__ = ("_engine", "_register")
     _kind: ClassVar[Kind]
 
-    def __init__(self, engine: Engine, prefix: str, name: str, keep: float) -> None:
+    def __init__(self, engine: Engine, name: str, keep: float) -> None:
         checked = _settings.name(name, f"the name of a {self._kind.name}")
-        (key,) = self._kind.parts[0].keys(lock_key(prefix, checked))
+        (key,) = self._kind.parts[0].keys(lock_key(engine.settings.prefix, checked))
         self._engine = engine
         self._register = Register(engine, checked, key, _settings.seconds(keep, "keep"))
 
@@ -142,10 +142,10 @@ class Latch(_Shared):
     __slots__ = ("count",)
     _kind = LATCH
 
-    def __init__(self, engine: Engine, prefix: str, name: str, count: int, keep: float) -> None:
+    def __init__(self, engine: Engine, name: str, count: int, keep: float) -> None:
         self.count: int = _settings.count(count, "count", HIGHEST_COUNT)
         """The number that the latch starts from."""
-        super().__init__(engine, prefix, name, keep)
+        super().__init__(engine, name, keep)
 
     def __repr__(self) -> str:
         return f"<Latch {self.name!r} count={self.count}>"
@@ -305,12 +305,10 @@ class Barrier(_Shared):
     __slots__ = ("_ttl", "parties")
     _kind = BARRIER
 
-    def __init__(
-        self, engine: Engine, prefix: str, name: str, parties: int, ttl: float, keep: float
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, parties: int, ttl: float, keep: float) -> None:
         self.parties: int = _settings.count(parties, "parties", MOST_PARTIES)
         """The number of parties that go on together."""
-        super().__init__(engine, prefix, name, keep)
+        super().__init__(engine, name, keep)
         self._ttl = ttl
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from .._inspect.takeback import digits
 from .._inspect.views import Agreement, as_json, origin, queue_as_json, queued, title
 from .._primitives.semaphore import WINDOW
 from ..errors import ConfigurationError
-from ..manager import LockManager, node_access
+from ..manager import LockManager, engine_of
 from ._output import (
     SPARE,
     Status,
@@ -100,11 +100,11 @@ async def find(settings: Settings, name: str | None) -> Survey:
     """Find everything, or the lock `name` and (if that is free) the parts of the name."""
     async with settings.look("inspect") as locks:
         if name is None:
-            return with_missing_votes(await survey(node_access(locks)), locks)
+            return with_missing_votes(await survey(engine_of(locks)), locks)
         lock = await locks.inspect(name)
         errors = {view.node: view.error for view in lock.nodes if view.error is not None}
         if all(view.owner is None for view in lock.nodes):
-            found = await survey(node_access(locks), name)
+            found = await survey(engine_of(locks), name)
             if found.held or found.waiting or found.states:
                 free = [] if found.states and not found.waiting else [lock]
                 return with_missing_votes(replace(found, held=found.held or free), locks)

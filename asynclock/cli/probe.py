@@ -43,7 +43,7 @@ from .._rules.nodeset import NOTHING, Kept, NodeSet
 from .._rules.validity import Facts, Trust
 from ..errors import AsyncLockError
 from ..fleet import CLIENTS
-from ..manager import LockManager, node_access
+from ..manager import LockManager, engine_of
 from ._settings import Settings
 
 REPLY_TIMEOUT = 2.0
@@ -530,11 +530,10 @@ async def _cause(using: Awaitable[object]) -> str | None:
 
 
 async def _clean_up(locks: LockManager, run: str) -> None:
-    access = node_access(locks)
+    engine = engine_of(locks)
+    prefix = engine.settings.prefix
     names = [f"{run}-{used}" for used in (*USES, "multi_lock-2")]
-    keys = {
-        key for kind in KINDS for one in names for key in kind.keys(lock_key(access.prefix, one))
-    }
-    (node,) = access.nodes
+    keys = {key for kind in KINDS for one in names for key in kind.keys(lock_key(prefix, one))}
+    (node,) = engine.multiplexer.nodes
     # One key per command, because on a Cluster the keys are in different slots.
     await asyncio.gather(*(ask(node, Command.plain("DEL", key, keys=(key,))) for key in keys))

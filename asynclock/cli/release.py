@@ -14,7 +14,7 @@ from .._engine.spec import label
 from .._inspect.takeback import TakeBack, digits
 from .._inspect.views import origin
 from ..errors import ConfigurationError
-from ..manager import node_access
+from ..manager import engine_of
 from . import _app
 from ._output import Status, log_to_stderr, print_json, print_table, say, seconds
 from ._settings import Settings, load
@@ -83,7 +83,7 @@ async def _release(
     settings: Settings, name: str, owner: str | None, *, ask_first: bool, json: bool
 ) -> int:
     async with settings.connect(restart_guard=False, clock_guard=False, set_guard=False) as locks:
-        take = await TakeBack.of(node_access(locks), name)
+        take = await TakeBack.of(engine_of(locks), name)
         parts = take.parts(owner)
         if parts and ask_first and not _agreed(name, parts):
             return 1

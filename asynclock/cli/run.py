@@ -31,7 +31,7 @@ from .._engine.spec import LONGEST_MESSAGE
 from .._primitives.base import Lockable
 from ..errors import AsyncLockError, ConfigurationError, LeaseLostError
 from ..events import HELD_TOO_LONG, NOT_RENEWED, Contended, Event, Renewed
-from ..manager import LockManager, node_access
+from ..manager import LockManager, engine_of
 from ._output import Status, clean, guarded, log_to_stderr, say, seconds
 from ._settings import COMMON, Settings, duration, load, read_options
 from .child import FORWARDED, Child, Guardian, hear_of_ends
@@ -300,7 +300,7 @@ class _Job:
 
     async def _under(self, lease: Lease, locks: LockManager) -> int:
         whole_group = self._wanted.wait_for == "group"
-        engine = node_access(locks).engine
+        engine = engine_of(locks)
         if self._wanted.message:
             await lease.publish(self._wanted.message)
 

@@ -16,7 +16,7 @@ from .. import _settings
 from .._inspect.survey import Survey, ask
 from .._nodes.wire import Command, Failure
 from ..errors import ConfigurationError
-from ..manager import node_access
+from ..manager import engine_of
 from . import _app
 from ._output import Status, say
 from ._settings import Settings, load
@@ -80,7 +80,7 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
     locks = settings.look("serve")
     app = dashboard(locks, token=made)  # before the nodes are met, to see since when one is down
     async with locks:
-        nodes = node_access(locks).nodes
+        nodes = engine_of(locks).multiplexer.nodes
         replies = await asyncio.gather(*(ask(node, SCAN) for node in nodes))
         refused = {
             node.address: reply.cause
@@ -88,7 +88,7 @@ async def _serve(settings: Settings, port: int, token: str | None) -> int:
             if isinstance(reply, Failure) and reply.code == "NOPERM"
         }
         if Survey([], refused).shortfall(len(nodes)):
-            say_causes(refused, node_access(locks).prefix)
+            say_causes(refused, engine_of(locks).settings.prefix)
             return Status.UNREACHABLE
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_TIMEOUT)
         with _listen(port) as listening:

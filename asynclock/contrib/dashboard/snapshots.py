@@ -16,7 +16,7 @@ from ..._inspect.survey import in_slices
 from ..._inspect.views import MANY, origin, seconds, title
 from ..._rules.quorum import majority
 from ...events import Acquired, Event, Lost, NodeDown, NodeUp
-from ...manager import LockManager, node_access
+from ...manager import LockManager, engine_of
 
 # ---- The names: who holds each, who waits for it and for how long, and what is wrong -------------
 
@@ -451,7 +451,7 @@ class Snapshots:
         longest = max((now - row.since for row in waited if row.since is not None), default=0.0)
         self._history.note(now, self.pace, monitor.counts, waiting, longest)
         nodes = [self._node(asdict(node), now) for node in locks.nodes()]
-        access, trouble = node_access(locks), monitor.trouble
+        engine, trouble = engine_of(locks), monitor.trouble
         red = trouble is not None and trouble.level == "red"
         self._red = min(self._red, now) if red else float("inf")
         if red:
@@ -461,7 +461,7 @@ class Snapshots:
             "at": now,
             "quorum": majority(len(nodes)),
             "trouble": asdict(trouble) if trouble else None,
-            "doubts": doubts(monitor, access.prefix, access.nodes[0].settings.max_ttl),
+            "doubts": doubts(monitor, engine.settings.prefix, engine.settings.max_ttl),
             "held": monitor.held,
             "waiting": waiting,
             "waited_for": len(waited),

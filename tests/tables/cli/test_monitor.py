@@ -18,7 +18,7 @@ from asynclock._primitives.kinds import PARTS, KeyRef
 from asynclock._primitives.register import StateView
 from asynclock.cli.inspect import with_missing_votes
 from asynclock.fleet import clients_of
-from asynclock.manager import node_access
+from asynclock.manager import engine_of
 from asynclock.testing import memory_node
 from tests.engine.virtual_nodes import instead
 from tests.waiting import in_virtual_time
@@ -114,7 +114,7 @@ async def test_what_happened_between_two_looks_is_counted() -> None:
         assert monitor.trouble is not None
         assert monitor.trouble.level == "red"
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-            await held(node_access(locks))
+            await held(engine_of(locks))
         assert caught.value.nodes.keys() == {*NODES}
         for url in NODES[1:]:
             memory_node(url).thaw()

@@ -16,7 +16,7 @@ from asynclock.cli import run as job
 from asynclock.cli._output import Status
 from asynclock.cli._settings import Settings
 from asynclock.cli.run import RunArguments
-from asynclock.manager import node_access
+from asynclock.manager import engine_of
 from asynclock.testing import lose, memory_node
 from tests.waiting import in_virtual_time
 
@@ -218,7 +218,7 @@ async def test_a_command_that_ends_with_the_loss(on_loss: str, lost: bool) -> No
         run.command.exit(0)
         lose(run.lease)
         child: Any = run.command
-        ended_by = await run.job._supervise(child, run.lease, node_access(run.locks).engine)
+        ended_by = await run.job._supervise(child, run.lease, engine_of(run.locks))
         assert bool(ended_by) is lost
 
 

@@ -17,7 +17,7 @@ from asynclock._keys import lock_key, split
 from asynclock._nodes.handshake import RECORD_KEY
 from asynclock._nodes.node import NodeSettings
 from asynclock.fleet import fleet_record
-from asynclock.manager import node_access
+from asynclock.manager import engine_of
 from tests.engine.virtual_nodes import TTL, Nodes, virtual
 
 URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
@@ -181,7 +181,7 @@ def settings_of(locks: asynclock.LockManager) -> tuple[EngineSettings, NodeSetti
 def test_what_a_manager_goes_by_if_nothing_is_said() -> None:
     """docs/tuning.md has these figures."""
     assert settings_of(asynclock.connect(*URLS)) == (
-        EngineSettings(0.25, 10.0, pytest.approx(1070.102), 0.01, 2.0, None),
+        EngineSettings(0.25, 10.0, pytest.approx(1070.102), 0.01, 2.0, None, "asynclock:"),
         NodeSettings(0.25, 10.0, True, True, True, False, "asynclock::#set"),
     )
     assert settings_of(asynclock.connect(URLS[0]))[1].guard_first is False
@@ -199,7 +199,7 @@ def test_what_a_manager_goes_by_if_all_is_said() -> None:
     given |= {"fence_retention": 3000, "prefix": "shop:", "label": "web", "restart_guard": "disk"}
     locks = asynclock.connect(*URLS, **given, clock_guard=False, set_guard=False)
     assert settings_of(locks) == (
-        EngineSettings(0.5, 20.0, 3000.0, 0.2, 7.0, "web"),
+        EngineSettings(0.5, 20.0, 3000.0, 0.2, 7.0, "web", "shop:"),
         NodeSettings(0.5, 20.0, True, True, False, True, ""),
     )
     assert locks.lock("a")._options.ttl == 4.0
@@ -217,7 +217,7 @@ def test_on_a_cluster_each_name_has_a_slot_and_no_record_is_kept() -> None:
 async def test_the_record_of_the_set_is_kept_under_the_managers_prefix_for_years(on: Nodes) -> None:
     async with on.connect(prefix="shop:") as shop:
         record = fleet_record(shop)
-        assert node_access(shop).prefix == "shop:"
+        assert engine_of(shop).settings.prefix == "shop:"
         assert record.key == "shop:" + RECORD_KEY
         assert record.name == "the set of nodes"
         assert record.keep / (365 * 24 * 3600) == 10
