@@ -135,9 +135,19 @@ class Lease(Holding):
         return self._inner.owner
 
     @property
+    def fence(self) -> int:
+        """Fencing token; rises with every lease on this name. A store must reject lower ones."""
+        return self._inner.fence
+
+    @property
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
         return self._inner.ttl
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
+        return self._inner.held
 
     @property
     def lost_reason(self) -> str | None:
@@ -285,9 +295,19 @@ class Run(Holding):
         return self._inner.result
 
     @property
+    def fence(self) -> int:
+        """The fence of this run; if a result is kept, that of the run that made it."""
+        return self._inner.fence
+
+    @property
     def lease(self) -> Lease | None:
         """The lease of this run; None if a result was kept before."""
         return None if self._inner.lease is None else Lease(self._manager, inner=self._inner.lease)
+
+    @property
+    def held(self) -> bool:
+        """Whether this run has the lock at this moment, by our own clock."""
+        return self._inner.held
 
     def finish(self, value: object) -> None:
         """Say that the work is done, with this result. The end of the block keeps it."""

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, cast
 
 import anyio.to_thread
@@ -50,17 +51,15 @@ class Exit:
         return found
 
 
-class Block:
-    """The block of a `with` that this thread is about to enter."""
+def _block(entered: object) -> Callable[[Callable[[], None]], object]:
+    """Return what watches the block of the `with` that this thread is about to enter.
 
-    def __init__(self, entered: object) -> None:
-        found = vars(_looked_up).pop("exit", lambda: None)()
-        ours = found is not None and all(one is entered for one in found.args)
-        self._exit = found if ours else None
-
-    def watch(self, end: Callable[[], None]) -> weakref.ref[Any] | None:
-        """Call `end` when the `with` is over, unless the result has been dropped until then."""
-        return None if self._exit is None else weakref.ref(self._exit, lambda _: end())
+    It takes a function to call when the `with` is over, unless the result was dropped before.
+    """
+    found = vars(_looked_up).pop("exit", lambda: None)()
+    if found is None or any(one is not entered for one in found.args):
+        return lambda _: None
+    return lambda end: weakref.ref(found, lambda _: end())
 
 
 @of_one_process
@@ -73,7 +72,7 @@ class Bridge:
         """The event loop that was used; in a forked child that of its parent."""
         self._with: object = None
         """Set while a `with` is to be watched."""
-        _managers.add(weakref.ref(self, _managers.discard))
+        _managers[id(self)] = self
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._locks)[1:]}"
@@ -117,24 +116,10 @@ class Bridge:
         self._background = background = _loop.background()
         return background.call(work, undo, ends=ends)
 
-    def finish(self, work: _loop.Work[object]) -> None:
-        """Run `work`, which ends what this thread had when it was interrupted, and may be repeated.
-
-        Waits for a bounded time. Does nothing in a child that was forked after the first use.
-        """
-        if background := self.used_here:
-            background.finish(work)
-
     async def reclaim(self, ticket: bytes) -> None:
         """End a detached lease whose ticket nobody has, because its thread was interrupted."""
         with contextlib.suppress(AsyncLockError):
             await (await self._locks.resume(ticket)).release()
-
-    def drop(self, box: list[Any]) -> None:
-        """Empty `box` in the event loop, unless this process was forked."""
-        if background := self.used_here:
-            with contextlib.suppress(ConfigurationError):  # the loop has ended already
-                background.soon(box.clear)
 
     def run(self, function: Callable[[AsyncLockManager], Awaitable[T]]) -> T:
         """Run an async function with the asynchronous manager, for calls without a method here.
@@ -169,17 +154,19 @@ class Bridge:
         except BaseException:
             self._finish()
             raise
+        self._with = None
 
     def _finish(self) -> None:
         """Close for a thread that was interrupted."""
         self._with = None
-        self.finish(self._locks.aclose)
+        if background := self.used_here:
+            background.finish(self._locks.aclose)
 
     def __enter__(self) -> Self:
-        block = Block(self)
+        watch = _block(self)
         try:
             self.call(self._locks.__aenter__)
-            self._with = block.watch(self._finish)
+            self._with = watch(self._finish)
         except AsyncLockError:
             raise
         except BaseException:  # interrupted
@@ -190,17 +177,16 @@ class Bridge:
     @Exit
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._with = None
 
 
-_managers: set[weakref.ref[Bridge]] = set()
+_managers: weakref.WeakValueDictionary[int, Bridge] = weakref.WeakValueDictionary()
 
 
 @atexit.register
 def _end() -> None:
     if _loop.current is not None:
-        # A copy, because other threads may still make managers, and drop them.
-        managers = [manager for one in _managers.copy() if (manager := one()) is not None]
+        # Of a copy of the references: other threads may still make managers, and drop them.
+        managers = filter(None, (one() for one in _managers.valuerefs()))
         _loop.current.stop([one._locks.aclose for one in managers if one.used_here])
 
 
@@ -242,19 +228,6 @@ class Holding(Face):
         self._ended = False
         """Whether the lease has been released, so that any thread may drop it."""
         self._thread = threading.get_ident()
-
-    @property
-    def fence(self) -> int:
-        """Fencing token; rises with every lease on this name. A store must reject lower ones.
-
-        If a result of `once` is kept, that of the run that made it.
-        """
-        return cast("int", self._inner.fence)
-
-    @property
-    def held(self) -> bool:
-        """Whether the lease is held at this moment by our own clock, without asking the nodes."""
-        return cast("bool", self._inner.held)
 
     @property
     def part(self) -> str | None:
@@ -305,14 +278,15 @@ class Holding(Face):
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
         self._with = None
-        self._manager.finish(self._inner.release)
+        if background := self._manager.used_here:
+            background.finish(self._inner.release)
 
     def __enter__(self) -> Self:
         try:
-            block = Block(self)
+            watch = _block(self)
             refusal = self._manager.call(self._enter)
             if refusal is None:
-                self._with = block.watch(self._finish)
+                self._with = watch(self._finish)
                 return self
         except AsyncLockError:
             raise
@@ -343,44 +317,42 @@ class Holding(Face):
     def __del__(self) -> None:
         # Drop the last reference in the loop: the end of a lease changes objects of the loop.
         if not getattr(self, "_ended", True):  # without it its making was interrupted
-            last = [self._inner]
+            last, background = [self._inner], self._manager.used_here
             del self._inner
-            self._manager.drop(last)
+            if background is not None:
+                background.soon(last.clear)
 
 
 async def _tell(
-    dropped: weakref.ref[Holding], callback: Callable[[Any], object], *, wanted: bool
+    dropped: weakref.ref[Any], callback: Callable[[Any], object], *, wanted: bool
 ) -> None:
     """Call `callback` with a lease once it is lost, or `wanted`, unless it is dropped before."""
-    if (lease := _watched(dropped)) is None:
+    inner = getattr(dropped(), "_inner", None)
+    lease = getattr(inner, "lease", inner)  # also that of a run
+    if lease is None:  # it was dropped, or a result was kept
         return
     if wanted:
         waiting = lease.wanted()
     else:
         endings = [one._ending() for one in getattr(lease, "_leases", [lease])]
         waiting = asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-    del lease  # or this would keep it while it waits
+    del inner, lease  # or this would keep it while it waits
     with contextlib.suppress(ConfigurationError):  # the manager is being closed
         told = await waiting
+        if (ours := dropped()) is None:
+            return
         if not wanted:
-            told = getattr(_watched(dropped), "lost_reason", None)
-        if told is None or (ours := dropped()) is None:
+            told = getattr(ours, "lease", ours).lost_reason
+        if told is None:
             return
         try:
             await anyio.to_thread.run_sync(callback, ours)
-        except asyncio.CancelledError:  # the loop ends with the process
-            raise
-        except BaseException:  # also an exit: it would end the event loop of all threads
+        except (Exception, SystemExit, KeyboardInterrupt):  # an exit would end the event loop
             _log.exception("a callback of %r failed", ours.name)
 
 
-def _watched(dropped: weakref.ref[Holding]) -> Any:
-    """Return the asynchronous lease, also that of a run; None without one, or if it was dropped."""
-    inner = getattr(dropped(), "_inner", None)
-    return getattr(inner, "lease", inner)
-
-
 L = TypeVar("L", bound=Holding)
+_RELEASE = methodcaller("release")
 
 
 class Enterable(Face, Generic[L]):
@@ -397,19 +369,19 @@ class Enterable(Face, Generic[L]):
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
-        block = Block(self) if enter else None
+        watch = _block(self) if enter else None
         lease, found = None, None
         try:
-            lease = self._manager.call(work, undo=_release)
+            lease = self._manager.call(work, undo=_RELEASE)
             found = cast("L", lease and self._lease(self._manager, inner=lease))
-            if block is not None:
+            if watch is not None:
                 self._entered[found] = None
-                found._with = block.watch(partial(self._cut, found))
+                found._with = watch(partial(self._cut, found))
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
-            if lease is not None:
-                self._entered.pop(found, None)
-                self._manager.finish(lease.release)
+            self._entered.pop(found, None)
+            if lease is not None and (background := self._manager.used_here):
+                background.finish(lease.release)
             raise
 
     def _cut(self, lease: L) -> None:
@@ -442,11 +414,6 @@ class Enterable(Face, Generic[L]):
         """Return what this thread entered, the last first, and then what other threads did."""
         thread, entered = threading.get_ident(), list(self._entered)
         return [one for one in reversed(entered) if one._thread == thread] + entered
-
-
-async def _release(lease: Any) -> None:
-    if lease is not None:
-        await lease.release()
 
 
 def synchronized(

@@ -15,6 +15,7 @@ import logging
 import os
 import selectors
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
@@ -70,7 +71,7 @@ class Call(Generic[T]):
         self._task = task
         try:
             value = await self._work()
-            if self._abandoned and self._undo is not None:
+            if self._abandoned and self._undo is not None and value is not None:
                 await self._undo(value)
             self.end(value)
         except BaseException as error:  # also an exit or a cancellation: the caller's task goes on
@@ -89,8 +90,8 @@ class Call(Generic[T]):
         """Cancel the call, or undo its result: its thread no longer waits. Runs in the loop."""
         self._abandoned = True
         if self.done:
-            if self._undo is not None and self.error is None:
-                tasks.spawn(self._undo(self.result()), "asynclock: undo a call")
+            if self._undo is not None and self._value is not None:
+                tasks.spawn(self._undo(self._value), "asynclock: undo a call")
         elif self._task is not None:
             self._task.cancel()
         else:
@@ -110,39 +111,34 @@ class Call(Generic[T]):
         return cast("T", self._value)
 
 
-class Caller:
-    """A thread's end of its task in the loop; the task ends when the thread drops this."""
+class Caller(deque[Call[Any]]):
+    """The calls of a thread, in order; the task that runs them ends when the thread drops this."""
+
+    calling = False
+    """Whether the thread waits for a call."""
+    waiter: asyncio.Future[None] | None = None
+    """What the task waits for when it has no call."""
 
     def __init__(self, background: BackgroundLoop) -> None:
+        super().__init__()
         self._background = background
-        self.calls = Calls()
-        self.calling = False
-        """Whether the thread waits for a call."""
+
+    def put(self, call: Call[Any]) -> None:
+        """Add a call, and wake the task. Runs in the loop."""
+        self.append(call)
+        _wake(self.waiter)
 
     def __del__(self) -> None:
-        if self._background.pid != os.getpid():
-            return  # a forked child drops the copies of other threads' objects
-        with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self._background.soon(self.calls.put, None)
+        # A forked child drops the copies of other threads' objects.
+        if self._background.pid == os.getpid():
+            for call in self:  # the thread was interrupted, and does not wait for it
+                self._background.soon(self._background.spawn, call)
+            self._background.soon(_wake, self.waiter)
 
 
-class Calls(deque["Call[Any] | None"]):
-    """What the task of a thread is to run, in order; None ends it. Used only in the loop."""
-
-    _waiter: asyncio.Future[None] | None = None
-
-    def put(self, call: Call[Any] | None) -> None:
-        """Add a call, and wake the task if it waits for one."""
-        self.append(call)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def get(self) -> Call[Any] | None:
-        """Wait for the next call, and take it out."""
-        while not self:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self.popleft()
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -224,7 +220,7 @@ class BackgroundLoop:
         try:
             with contextlib.closing(_Selector()) as selector:
                 self._selector, self._todo, self._waker = selector, selector.todo, selector.waker
-                self.soon(self._spawn, self._started)
+                self.soon(self.spawn, self._started)
                 make = partial(asyncio.SelectorEventLoop, selector)
                 with asyncio.Runner(loop_factory=make) as runner:
                     try:
@@ -254,11 +250,11 @@ class BackgroundLoop:
             except (SystemExit, KeyboardInterrupt):
                 _log.exception("the event loop of the blocking locks goes on after an exit")
 
-    def soon(self, work: Callable[..., object], *args: Any) -> None:
+    def soon(self, work: Callable[..., object], *args: Any) -> bool:
         """Call `work`, which must not raise, in the loop; any thread and finalizer may call this.
 
-        Raises ConfigurationError when the loop has ended. `call_soon_threadsafe` costs twice as
-        much: it also wakes a loop that is awake, which reads twice and begins a round later.
+        Return False if the loop has ended. `call_soon_threadsafe` costs twice as much: it also
+        wakes a loop that is awake, which reads twice and begins a round later.
         """
         self._todo.append((work, args))
         if self._selector.asleep:
@@ -268,7 +264,8 @@ class BackgroundLoop:
                 self._waker.write(b"\0")  # None if it is full: the loop was woken often enough
             except (ValueError, OSError):
                 self._selector.asleep = True
-                raise _ended() from None
+                return False
+        return True
 
     def call(self, work: Work[T], undo: Undo[T] | None = None, *, ends: bool = False) -> T:
         """Run `work` in the task of the calling thread and return its result.
@@ -290,15 +287,15 @@ class BackgroundLoop:
             )
         call = Call(work, undo)
         # Not behind the call that this one interrupts.
-        begin = self._spawn if inside else caller.calls.put
+        begin = self.spawn if inside else caller.put
         # An interruption may come between any two lines, and must leave neither call behind.
         try:
             try:
                 caller.calling = True
                 self._waiting.add(call)
-                if self.over:  # after the addition: the loop ends in the other order
+                # After the addition: the loop ends in the other order.
+                if self.over or not self.soon(begin, call):
                     raise _ended()
-                self.soon(begin, call)
                 return call.result()
             finally:
                 caller.calling = inside
@@ -327,24 +324,30 @@ class BackgroundLoop:
 
     def _new_caller(self) -> Caller:
         caller = Caller(self)
-        served = partial(self._serve_caller, caller.calls)
+        served = partial(self._serve_caller, weakref.ref(caller))
         self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
         self._callers.caller = caller
         return caller
 
-    def _spawn(self, call: Call[Any]) -> None:
+    def spawn(self, call: Call[Any]) -> None:
+        """Run `call` in a task of its own. Runs in the loop."""
         self.tasks.spawn(call.run(), "asynclock: a call of a thread")
 
-    async def _serve_caller(self, calls: Calls) -> None:
+    async def _serve_caller(self, served: weakref.ref[Caller]) -> None:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
         # a function that `run` got, or from the loss of a lease that such a function has entered.
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        while not self.over:
+        while not self.over and (caller := served()) is not None:
             try:
-                if (call := await calls.get()) is None:
-                    return
-                await call.run(task)
-                del call  # the result belongs to the thread
+                if caller:
+                    call = caller.popleft()
+                    del caller  # it belongs to the thread
+                    await call.run(task)
+                    del call  # so does the result
+                else:
+                    waiter = caller.waiter = task.get_loop().create_future()
+                    del caller
+                    await waiter
             except asyncio.CancelledError:
                 pass
             while task.cancelling():
@@ -352,17 +355,14 @@ class BackgroundLoop:
 
     def start(self, work: Work[object]) -> None:
         """Start `work`, which must not raise, without waiting for it."""
-        if self.over:
+        if self.over or not self.soon(self.spawn, Call(work)):
             raise _ended()
-        self.soon(self._spawn, Call(work))
 
     def finish(self, work: Work[object]) -> None:
         """Run `work`, which ends what an interrupted thread had; wait at most `EXIT_LIMIT` s."""
         call = Call(work)
-        with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self.soon(self._spawn, call)
-            if threading.current_thread() is not self._thread:
-                call.wait()
+        if self.soon(self.spawn, call) and threading.current_thread() is not self._thread:
+            call.wait()
 
     def stop(self, last: Iterable[Work[object]] = ()) -> None:
         """End the loop and its thread after all of `last`; wait at most `EXIT_LIMIT` seconds."""
@@ -373,8 +373,7 @@ class BackgroundLoop:
             self._stopped = True
             asyncio.get_running_loop().stop()
 
-        with contextlib.suppress(ConfigurationError):  # the loop has ended already
-            self.soon(self._spawn, Call(end))
+        self.soon(self.spawn, Call(end))
         try:
             self._thread.join(EXIT_LIMIT)
         except BaseException:  # interrupted

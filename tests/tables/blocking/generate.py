@@ -52,7 +52,7 @@ BASES = {
     "LockManager": "Bridge",
 }
 """The classes, in the order of the file, and what each inherits from."""
-BY_HAND = {"on_lost", "on_wanted", "release", "fence", "held", "part", "name"}
+BY_HAND = {"on_lost", "on_wanted", "release", "part", "name"}
 NO_METHOD = {"adopt", "task", "wait_lost", "wanted", "aclose", "election"}
 """What threads don't have: tests/blocking/test_faces.py has the reasons."""
 NO_PARAMETER = {"inherit", "interrupt"}
