@@ -39,7 +39,7 @@ def no_loop() -> Iterator[None]:
 @contextlib.contextmanager
 def sentinels_name(host: str, port: int) -> Iterator[None]:
     """Let all Sentinels name this server as the primary of their group, without being asked."""
-    view = SentinelView(host, port, epoch=0, replicas=0, known=0)
+    view = SentinelView((host, port), epoch=0, replicas=0, known=0)
     with patch.object(SentinelNode, "_ask_sentinels", AsyncMock(return_value=view)):
         yield
 
@@ -141,7 +141,8 @@ def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
     ask = SentinelNode._ask_sentinels
 
     async def named(self: SentinelNode) -> SentinelView:
-        return replace(await ask(self), host=host)
+        view = await ask(self)
+        return replace(view, primary=(host, view.primary[1]))
 
     patch.setattr(SentinelNode, "_ask_sentinels", named)
     patch.setattr(shards, "_address", lambda one, _asked: (host, int(one[1])))

@@ -1,6 +1,7 @@
 """What becomes of one command to a Cluster, by the replies and the states of its servers."""
 
 import asyncio
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -234,7 +235,10 @@ async def test_a_view_that_cannot_be_read_is_read_again() -> None:
     keeping = asyncio.create_task(cluster.keep())
     await asyncio.sleep(3)
     assert "IndexError" in cluster.cause(_clock.now())
+    cluster.pending.keep(Command(SCRIPT, ("k",), ("release", "me")).resent(0.0, inf))
     assert keeping.cancel(), "it goes on"
+    await asyncio.wait([keeping])
+    assert len(cluster.pending) == 0, "no timer stays"
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,14 @@ RELEASES = cases(f"""
       ends gone
       comes -> sends release me; wakes all
       wait {NODE_TIMEOUT + 2 * RETRY_MARGIN}
+    a retry without a connection is left to the next one
+      comes
+      ends gone with release me asked 0
+      comes -> sends release me; wakes all
+      replies release me = ! no
+      ends gone
+      wait {2 * NODE_TIMEOUT}
+      comes -> sends release me; wakes all
     a release that is kept twice is repeated once
       comes
       ends gone with release me asked 0
