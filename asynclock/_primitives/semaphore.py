@@ -33,6 +33,12 @@ WINDOW = 64
 
 
 @lru_cache(maxsize=1024)
+def lone_slot(key: str, name: str, permits: int, number: int) -> LockSpec:
+    """Return the spec of one slot for a caller that a refusal sends to no other slot."""
+    return SLOT.spec(name, key, str(number), queue_key=(key, permits), permits=permits)
+
+
+@lru_cache(maxsize=1024)
 def slot(key: str, name: str, permits: int, number: int, windows: int | None = None) -> LockSpec:
     """Return the spec of one slot; a refused caller looks at `windows` more (None: at all)."""
     left = (permits - 1) // WINDOW if windows is None else windows
@@ -108,9 +114,10 @@ class Semaphore(Lockable):
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
     ) -> Acquire:
-        return Acquire(self._engine, next(self._slots()), self._options, timeout, once, since)
+        spec = slot(self._key, self.name, self.permits, next(self._free_slots()))
+        return Acquire(self._engine, spec, self._options, timeout, once, since)
 
-    def _slots(self) -> Iterator[LockSpec]:
+    def _free_slots(self) -> Iterator[int]:
         """Yield the slots that this process doesn't hold, or all if it holds all.
 
         They begin with a random one: rivals that start apart seldom collide.
@@ -122,7 +129,7 @@ class Semaphore(Lockable):
             free = [number for number in free if str(number) not in ours]
         start = int(self._engine.random() * len(free))
         for i in range(len(free)):
-            yield slot(self._key, self.name, self.permits, free[(start + i) % len(free)])
+            yield free[(start + i) % len(free)]
 
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
@@ -162,7 +169,9 @@ class SemaphorePermits(Acquirable[MultiLease]):
         collects = self._gate.queue_key in self._engine.queues  # a task of this process
         # Of rivals that try at once, the one that gets the gate wins.
         if not (once or timeout == 0 or collects):
-            slots = list(islice(self._semaphore._slots(), self.permits))
+            semaphore = self._semaphore
+            spec = partial(lone_slot, semaphore._key, self.name, semaphore.permits)
+            slots = list(map(spec, islice(semaphore._free_slots(), self.permits)))
             if len(slots) == self.permits:
                 tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
                 leases = await obtain_at_once(tries)
