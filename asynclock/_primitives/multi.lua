@@ -116,12 +116,80 @@ local function release(KEYS, ARGV)
   return failure or {#ours == #queues and 1 or 0, woken, now}
 end
 
+-- Does a batch while nobody waits for any of its names, with one call for what the names have in
+-- common (as quiet.lua for mutexes). Leaves what it can't do to `acquire` and `release`.
+local function batch()
+  local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, 0
+  -- Where the locks and the counters of all names begin in KEYS, which batch.lua describes.
+  local locks, counters = {0}, {#KEYS - names}
+  for k = 1, (#KEYS - names + releases) / names - 2, 2 do
+    locks[#locks + 1], counters[#counters + 1] = k * names, (k + 1) * names
+  end
+  local queues, replies, rest, held, own = {}, {}, {}, {}, {}
+  for _, column in ipairs(locks) do
+    for i = 1, names do queues[#queues + 1] = derived(KEYS[column + i], 'queue') end
+  end
+  local quiet = redis.pcall('EXISTS', unpack(queues)) == 0
+
+  for c, column in ipairs(quiet and releases > 0 and locks or {}) do
+    held[c] = call('MGET', unpack(KEYS, column + 1, column + releases))
+  end
+  for i = 1, releases do
+    local whole = quiet
+    for c = 1, #locks do whole = whole and held[c][i] == ARGV[7 + i] end
+    if whole then
+      for _, column in ipairs(locks) do own[#own + 1] = KEYS[column + i] end
+      replies[i] = 1
+    else
+      rest[#rest + 1] = i
+    end
+  end
+  if own[1] then call('DEL', unpack(own)) end
+
+  local fence, text, keep = least(ARGV[4], ARGV[6])
+  quiet = quiet and not too_late()
+  for i = releases + 1, names do
+    local won = 0
+    while quiet and won < #locks do
+      local reply = redis.pcall('SET', KEYS[locks[won + 1] + i], ARGV[7 + i], 'NX', 'PX', ARGV[3])
+      if not reply or not reply.ok then break end
+      won = won + 1
+    end
+    if won == #locks then
+      local highest, fences, failure = 0, {}
+      for c, column in ipairs(counters) do
+        if failure then -- an acquire alone takes one name after the other, and stops there
+          call('DEL', KEYS[locks[c] + i])
+        else
+          local counter = KEYS[column + i]
+          local before = redis.pcall('SET', counter, text, 'PX', keep, 'GET')
+          fences[c] = type(before) == 'table' and before
+            or fence_above(before, counter, fence, ARGV[6])
+          failure = type(fences[c]) == 'table' and fences[c]
+          highest = failure and highest or math.max(highest, fences[c])
+        end
+      end
+      for c, one in ipairs(failure and {} or fences) do
+        if one < highest then keep_fence(KEYS[counters[c] + i], highest, ARGV[6]) end
+      end
+      replies[i] = failure or highest
+      if failure then odd = 1 end
+    else
+      for c = 1, won do call('DEL', KEYS[locks[c] + i]) end
+      rest[#rest + 1] = i
+    end
+  end
+  local found = each(acquire, release, replies, rest)
+  if odd == 1 then found[1] = 1 end
+  return found
+end
+
 if op == 'acquire' then
   return acquire(KEYS, ARGV)
 elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
-  return each(acquire, release, {})
+  return batch()
 elseif op == 'leave' then
   local woken = each_queue(KEYS, function(queue, lock)
     leave(queue, ARGV[2])
