@@ -33,6 +33,12 @@ WINDOW = 64
 
 
 @lru_cache(maxsize=1024)
+def gate(key: str, name: str) -> LockSpec:
+    """Return the spec of the gate before the permits: one caller collects at a time."""
+    return SEVERAL.spec(name, key)
+
+
+@lru_cache(maxsize=1024)
 def lone_slot(key: str, name: str, permits: int, number: int) -> LockSpec:
     """Return the spec of one slot for a caller that a refusal sends to no other slot."""
     return SLOT.spec(name, key, str(number), queue_key=(key, permits), permits=permits)
@@ -109,7 +115,7 @@ class Semaphore(Lockable):
             permits: number of permits, from 1 to all.
         """
         checked = _settings.count(permits, "several", self.permits)
-        return SemaphorePermits(self, checked, SEVERAL.spec(self.name, self._key))
+        return SemaphorePermits(self, checked, gate(self._key, self.name))
 
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
