@@ -141,12 +141,12 @@ class Hold(_settings.Answering):
 
     def _check(self) -> None:
         if not self.held:
+            self._notice()
             ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
             raise ended._loss_error()
 
     async def __aenter__(self) -> Self:
         try:
-            self._notice()
             self._check()
         except LeaseLostError:
             await self.release()  # the body doesn't begin, so nothing else would release it
