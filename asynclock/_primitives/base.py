@@ -187,7 +187,7 @@ class Named(_settings.Answering):
 
 
 class Acquirable(Named, Generic[L]):
-    """A name and settings that can be acquired. Stateless: any number of tasks may share it."""
+    """A name and settings that can be acquired. Any number of tasks may share it."""
 
     __slots__ = ("_entered",)
 

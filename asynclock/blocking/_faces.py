@@ -219,7 +219,7 @@ class Face(_settings.Answering):
 class Holding(Face):
     """A lease, with what ends it. Any thread of the process may use it."""
 
-    __slots__ = ("__weakref__", "_ended", "_thread", "_with")
+    __slots__ = ("__weakref__", "_ended", "_with")
     _with: object
     """Set while a `with` is to be watched."""
 
@@ -227,7 +227,6 @@ class Holding(Face):
         super().__init__(manager, inner=inner)
         self._ended = False
         """Whether the lease has been released, so that any thread may drop it."""
-        self._thread = threading.get_ident()
 
     @property
     def part(self) -> str | None:
@@ -364,8 +363,8 @@ class Enterable(Face, Generic[L]):
 
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
-        self._entered: dict[Any, None] = {}
-        """The leases that `with` on this object has entered, the last one last."""
+        self._entered: dict[Any, int] = {}
+        """The leases that `with` on this object has entered, the last one last, and the threads."""
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
@@ -375,7 +374,7 @@ class Enterable(Face, Generic[L]):
             lease = self._manager.call(work, undo=_RELEASE)
             found = cast("L", lease and self._lease(self._manager, inner=lease))
             if watch is not None:
-                self._entered[found] = None
+                self._entered[found] = threading.get_ident()
                 found._with = watch(partial(self._cut, found))
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
@@ -400,7 +399,7 @@ class Enterable(Face, Generic[L]):
         lease = None
         try:
             for lease in self._innermost_first():
-                if self._entered.pop(lease, self) is None:  # else another thread leaves it
+                if self._entered.pop(lease, None) is not None:  # else another thread leaves it
                     break
             else:
                 raise RuntimeError(f"{self!r} is not entered")  # noqa: TRY301 - nothing is held
@@ -412,8 +411,9 @@ class Enterable(Face, Generic[L]):
 
     def _innermost_first(self) -> list[L]:
         """Return what this thread entered, the last first, and then what other threads did."""
-        thread, entered = threading.get_ident(), list(self._entered)
-        return [one for one in reversed(entered) if one._thread == thread] + entered
+        here, entered = threading.get_ident(), list(self._entered.items())
+        ours = [one for one, thread in reversed(entered) if thread == here]
+        return ours + [one for one, _ in entered]
 
 
 def synchronized(

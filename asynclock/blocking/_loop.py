@@ -278,7 +278,10 @@ class BackgroundLoop:
             self._refuse_here(ends=ends)
         caller: Caller | None = getattr(self._callers, "caller", None)
         if caller is None:
-            caller = self._new_caller()
+            caller = Caller(self)
+            serve = partial(self._serve_caller, weakref.ref(caller))
+            self.soon(lambda: self.tasks.spawn(serve(), "asynclock: the calls of a thread"))
+            self._callers.caller = caller
         inside = caller.calling
         if inside and not ends:
             raise ConfigurationError(
@@ -321,13 +324,6 @@ class BackgroundLoop:
                 "it. In async code use asynclock.connect() and `async with`, or call the blocking "
                 "code in another thread: await asyncio.to_thread(...)"
             )
-
-    def _new_caller(self) -> Caller:
-        caller = Caller(self)
-        served = partial(self._serve_caller, weakref.ref(caller))
-        self.soon(lambda: self.tasks.spawn(served(), "asynclock: the calls of a thread"))
-        self._callers.caller = caller
-        return caller
 
     def spawn(self, call: Call[Any]) -> None:
         """Run `call` in a task of its own. Runs in the loop."""

@@ -14,7 +14,6 @@ WORDS = {
     r" an async function": " a function",
     r"can never succeed": r"\g<0>, or if an event loop runs in this thread",
     r"cancelled or closed call": "call that was interrupted",
-    r"Stateless: any": "Any",
     r"`await` it, or enter it with `async with`": "use it with `with`, or call its `release`",
     r": `await` it, or use `async with`": ", which stays",
     r"`aclose`": "`close`",
