@@ -311,11 +311,6 @@ class Lease(_settings.Answering):
         held = _clock.now() - self._acquired_at
         self._engine.report_loss(Lost(self.name, self.owner, self.fence, reason, held))
 
-    def _soon(self, act: Callable[[], object]) -> None:
-        """Call `act` in the manager's loop, from any thread, unless the manager is closed."""
-        if not self._engine.closed:
-            self._engine.soon(act)
-
     @property
     def _ended(self) -> bool:
         """Whether the lease was released, or lost as far as that was noticed."""
@@ -345,16 +340,6 @@ class Lease(_settings.Answering):
         """End the body as a loss does, but while the lease is held: leaving raises no error."""
         if self._body is not None:
             self._body.interrupt()
-
-    def _abandon(self) -> None:
-        """Stop the renewal of a dropped lease, so that it ends with its ttl."""
-        if self._grant is not None:
-            self._grant.stop_renewing()
-
-    def _keep_here(self) -> None:
-        """Let no waiting task of this process take the lock over."""
-        if self._grant is not None:
-            self._grant.keep_here()
 
     def _live(self) -> Grant:
         """Return the grant of a lease that is held. Raises LeaseLostError if it has ended."""

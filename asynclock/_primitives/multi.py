@@ -356,11 +356,7 @@ class MultiLock(Acquirable[MultiLease]):
     __slots__ = ("names",)
 
     def __init__(
-        self,
-        engine: Engine,
-        names: Sequence[str],
-        options: LeaseOptions,
-        timeout: float | None,
+        self, engine: Engine, names: Sequence[str], options: LeaseOptions, timeout: float | None
     ) -> None:
         if len(names) == 1 and isinstance(names[0], list | tuple | set | frozenset):
             raise ConfigurationError(

@@ -199,7 +199,8 @@ class ReadWriteLock(Named):
         reader = await Acquire(self._engine, beside, self._options, lease.remaining())
         try:
             # A waiting task of this process must not take the writer's key over: a reader is in.
-            lease._keep_here()
+            if lease._grant is not None:
+                lease._grant.keep_here()
             ours = await release_all([lease])
         except BaseException:
             self._engine.clean_up(reader._let_go)

@@ -45,8 +45,8 @@ class Nesting:
     def leave(self) -> bool:
         """Count one hold less; return whether the lease is to be released now."""
         self.count -= 1
-        if not self.count and self.dropped:
-            self.lease._abandon()
+        if not self.count and self.dropped and self.lease._grant is not None:
+            self.lease._grant.stop_renewing()  # so that the lease ends with its ttl
         return not self.count and not self.dropped
 
 
@@ -112,7 +112,9 @@ class ReentrantLease(Hold):
     def __del__(self) -> None:
         if self._outcome is None:
             nesting, key = self._nesting, (self.name, id(self._task))
-            nesting.lease._soon(partial(_dropped, self._registry, key, ReferenceType(nesting)))
+            if not nesting.lease._engine.closed:
+                drop = partial(_dropped, self._registry, key, ReferenceType(nesting))
+                nesting.lease._engine.soon(drop)
 
     def __repr__(self) -> str:
         return f"<ReentrantLease of {self._nesting.lease!r}>"

@@ -90,12 +90,7 @@ class Semaphore(Lockable):
     __slots__ = ("_key", "permits")
 
     def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        permits: int,
-        options: LeaseOptions,
-        timeout: float | None,
+        self, engine: Engine, name: str, permits: int, options: LeaseOptions, timeout: float | None
     ) -> None:
         self.permits: int = _settings.count(permits, "permits", MOST_PERMITS)
         """Maximum number of leases at a time."""
