@@ -460,7 +460,7 @@ class Check(Vote):
         self._sent = _clock.now()
         self._left = len(self._nodes)
         self._missing = 0
-        self.kept: int = 0
+        self.votes: int = 0
         """Number of nodes that keep the grant for us, as far as their votes count."""
         self.decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Its result is whether a quorum keeps the grant."""
@@ -478,13 +478,13 @@ class Check(Vote):
         elif not parsed:
             self._missing += 1
         elif self._multiplexer.counts(index, self._sent, self._grant.voters):
-            self.kept += 1
+            self.votes += 1
         else:
             self.failures[index] = QUARANTINED
         self._left -= 1
-        decided = self.kept >= self._quorum or self.gone or not self._left
+        decided = self.votes >= self._quorum or self.gone or not self._left
         if decided and not self.decided.done():
-            self.decided.set_result(self.kept >= self._quorum)
+            self.decided.set_result(self.votes >= self._quorum)
 
 
 class Detached(NamedTuple):

@@ -136,7 +136,7 @@ class Renewals:
             grant.asked(until)
         held = ((grant.spec, grant.owner) for grant in grants)
         command = grants[0].spec.extend(held, ttl, self._retention)
-        self.multiplexer.broadcast(command, Round(self, grants, until, sent, done))
+        self.multiplexer.broadcast(command, Extension(self, grants, until, sent, done))
         self._track(grants)
 
     def _track(self, grants: Sequence[Grant]) -> None:
@@ -172,7 +172,7 @@ class Renewals:
             self._pauses[grant.owner] = at + pause, 2 * pause
             self._renew_at(grant, at)
 
-    # called by a round
+    # called by an extension
 
     def granted(self, grant: Grant, until: float, sent: float) -> None:
         """Count an extension to `until` by a quorum, which was requested at `sent`."""
@@ -311,7 +311,7 @@ class Renewals:
                 self._lose(grant, _why_late(grant, late=late))
             elif grant.valid_until < grant.renew_until and not _ends_next(grant, now):
                 grant.renewal_sent()
-                # Until the round has its replies, the next check is at the deadline.
+                # Until the extension has its replies, the next check is at the deadline.
                 self._set(grant, grant.valid_until)
                 ttl = within(grant, grant.renew_until)
                 key = (grant.spec.script, len(grant.spec.keys), ttl)
@@ -324,7 +324,7 @@ class Renewals:
                 self.extend(batch[start : start + size], ttl)
 
 
-class Round:
+class Extension:
     """One request to all nodes to extend a batch of grants, decided grant by grant."""
 
     def __init__(

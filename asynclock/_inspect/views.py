@@ -79,7 +79,7 @@ class Agreement(NamedTuple):
     """Number of nodes."""
     leading: NodeView | None
     """A view of the owner that most nodes name."""
-    kept: int
+    agreeing: int
     """Number of nodes that name that owner."""
     held: bool
     """Whether these nodes are a quorum."""
@@ -110,24 +110,24 @@ class Agreement(NamedTuple):
         leading = naming[0] if naming else None
         if different > 1:
             leading = max(naming, key=lambda view: owners.count(view.owner))
-        kept = owners.count(leading.owner) if leading else 0
+        agreeing = owners.count(leading.owner) if leading else 0
         silent = sum([view.error is not None for view in found.nodes])
         return cls(
             size,
             leading,
-            kept,
-            kept >= quorum,
+            agreeing,
+            agreeing >= quorum,
             different,
             silent,
             size - silent - len(owners) if owners else 0,
-            kept < quorum <= kept + silent,
+            agreeing < quorum <= agreeing + silent,
             None in [view.remaining for view in naming],
         )
 
     @property
     def support(self) -> str:
         """How many of the nodes hold the lease for its owner, such as "2/3"."""
-        return f"{self.kept if self.held else 0}/{self.size}"
+        return f"{self.agreeing if self.held else 0}/{self.size}"
 
     @property
     def note(self) -> str:

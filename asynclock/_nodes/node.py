@@ -289,7 +289,7 @@ class PendingReleases:
     def __init__(self, node_timeout: float, send: Callable[[Command, Sink], bool]) -> None:
         self.node_timeout = node_timeout
         self.send = send
-        self.kept: dict[tuple[Word, Word], PendingRelease] = {}
+        self.pending: dict[tuple[Word, Word], PendingRelease] = {}
         """By operation and owner: a release, or the leave of a ticket."""
         self.late_acquires: dict[Word, float] = {}
         """The owners and tickets that the server may still take from a broken connection, and the
@@ -298,14 +298,14 @@ class PendingReleases:
         """Seconds by which the node's clock was set back; its keys live that much longer."""
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.pending)
 
     def keep(self, release: Command) -> PendingRelease:
         """Keep `release`, to send it again when the node is back."""
         # The deadline is checked on reconnect: the node's clock may have been set back by then.
-        if release.undoes not in self.kept:
-            self.kept[release.undoes] = PendingRelease(self, release.again())
-        return self.kept[release.undoes]
+        if release.undoes not in self.pending:
+            self.pending[release.undoes] = PendingRelease(self, release.again())
+        return self.pending[release.undoes]
 
     def connection_broke(self, unanswered: Iterable[Command], asked_until: float) -> None:
         """Keep what matters of the unanswered commands; `asked_until` is when requests ended."""
@@ -333,17 +333,17 @@ class PendingReleases:
 
     def resend(self) -> None:
         """Send everything that still matters, because the node is back, or another has its keys."""
-        for pending in list(self.kept.values()):
+        for pending in list(self.pending.values()):
             if not pending.sent:
                 pending.send()
 
     def clear(self) -> None:
-        for pending in list(self.kept.values()):
+        for pending in list(self.pending.values()):
             pending.drop()
 
     def drop_expired(self) -> None:
         """Drop what no longer matters; no connection follows that would check it."""
-        for pending in list(self.kept.values()):
+        for pending in list(self.pending.values()):
             if pending.expired:
                 pending.drop()
 
@@ -378,11 +378,11 @@ class PendingRelease:
 
     def drop(self) -> None:
         self._cancel_timer()
-        del self._releases.kept[self.command.undoes]
+        del self._releases.pending[self.command.undoes]
 
     def on_reply(self, _index: int, reply: object) -> None:
         self.sent, releases, command = False, self._releases, self.command
-        if releases.kept.get(command.undoes) is not self:
+        if releases.pending.get(command.undoes) is not self:
             return
         left = releases.late_acquires.get(command.owner, 0.0) - _clock.now()
         if isinstance(reply, Failure):

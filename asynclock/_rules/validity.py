@@ -210,16 +210,16 @@ class Trust:
         silent, self.last_reply = now - self.last_reply, now
         if known is not None and facts.marked is not None and facts.run_id != known.run_id:
             self._as_of = 0.0  # another machine's clock: nothing jumped
-        kept = known is not None and self._kept(known, facts, silent)
+        intact = known is not None and self._intact(known, facts, silent)
         trusted = known is None or (known.durable and not known.replica)
-        kept = kept or (disks_kept and facts.durable and trusted)
+        intact = intact or (disks_kept and facts.durable and trusted)
         age = self._age(facts, silent)
-        if not kept:
+        if not intact:
             self.remembers_from = now - age + facts.lag
             self.witness = None  # the guards below judge what this process may lack
         free = known is None and not guard_first
         # A replica has no vote: what it may have forgotten is judged once it is a primary.
-        if kept or free or facts.replica or not guard:
+        if intact or free or facts.replica or not guard:
             return max(0.0, self.votes_from - now)
         if facts.lag:
             # Until then the previous primary may grant what this node extends (tests/model: G5).
@@ -240,7 +240,7 @@ class Trust:
         """Return whether the node has kept all that it was told since this moment."""
         return self.remembers_from <= since
 
-    def _kept(self, known: Facts, facts: Facts, silent: float) -> bool:
+    def _intact(self, known: Facts, facts: Facts, silent: float) -> bool:
         """Return whether the node still has every key that it had when its facts were `known`.
 
         A durable process has the grants of the one before it only if that was durable as well, and

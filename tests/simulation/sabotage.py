@@ -22,7 +22,7 @@ from asynclock._engine.engine import Engine
 from asynclock._engine.grant import Grant, Interruption, LocalQueue, Reservation
 from asynclock._engine.lease import Lease
 from asynclock._engine.outbox import Ask, Batch, Release
-from asynclock._engine.renewal import Renewals, Round
+from asynclock._engine.renewal import Extension, Renewals
 from asynclock._engine.seek import Seek
 from asynclock._engine.spec import OwnerIds
 from asynclock._nodes.link import Link
@@ -367,7 +367,7 @@ SABOTAGES = {
     "a_waiter_that_left_has_its_turn": under("crowd", swap(LocalQueue, "give_up", nothing)),
     "a_freed_lease_fills_its_queue": under("crowd", swap(LocalQueue, "free", nothing)),
     "a_release_is_never_certain": under("locks", swap(Release, "_certain", always(False))),
-    "a_round_of_renewals_never_ends": under("locks", swap(Round, "_tell", nothing)),
+    "a_round_of_renewals_never_ends": under("locks", swap(Extension, "_tell", nothing)),
     # who goes first
     "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
     "a_later_waiter_gets_a_smaller_number": under("order", lua(LOCK, "join", EARLIER_NUMBER)),
@@ -390,7 +390,7 @@ SABOTAGES = {
         "locks", swap(Grant, "extended", changed(lambda _, until: (until + 0.5,)))
     ),
     "an_extension_does_not_count": under("rolling", swap(Grant, "extended", nothing)),
-    "extensions_are_not_counted": under("rolling", swap(Round, "_count", nothing)),
+    "extensions_are_not_counted": under("rolling", swap(Extension, "_count", nothing)),
     "a_renewal_comes_too_late": under(
         "rolling", swap(validity, "renew_at", does(lambda sent, ttl: sent + ttl))
     ),

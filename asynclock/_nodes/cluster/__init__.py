@@ -90,7 +90,7 @@ class ClusterNode(Node):
         self._view: View | None = None
         self._sources: dict[Address, ServerNode] = {}
         """The servers that are asked for their view."""
-        self._kept: dict[ServerNode, asyncio.Task[None]] = {}
+        self._keepers: dict[ServerNode, asyncio.Task[None]] = {}
         """The tasks that keep primaries and sources connected."""
         self._background = Background()
         self._clocks: list[Node] = []
@@ -243,18 +243,18 @@ class ClusterNode(Node):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.node_timeout):
                 await node.finish()
-        task = self._kept[node]
+        task = self._keepers[node]
         task.cancel()
         await asyncio.wait([task])
         if link is not None:
             await link.closed
-        del self._kept[node]
+        del self._keepers[node]
         self.pending.resend()  # its releases without a reply
 
     # its servers
 
     def _keep(self, node: N) -> N:
-        self._kept[node] = self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
+        self._keepers[node] = self._background.spawn(node.keep(), f"asynclock: keep {node.address}")
         return node
 
     def _source(self, address: Address) -> ServerNode:
@@ -331,7 +331,7 @@ class ClusterNode(Node):
     def settled(self) -> bool:
         """Whether every server has answered every release that it must get."""
         waits = self._view is not None and (len(self.pending) > 0 or self.parked.releases)
-        return not waits and all(node.settled for node in self._kept)
+        return not waits and all(node.settled for node in self._keepers)
 
     async def settle(self) -> None:
         while not self.settled:

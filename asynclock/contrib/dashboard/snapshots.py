@@ -133,7 +133,7 @@ class Row:
             "exact": first.get("exact", True),
             "fence": first.get("fence", 0),
             "remaining": first.get("remaining"),
-            "nodes": min((one.kept for one in found), default=0),
+            "nodes": min((one.agreeing for one in found), default=0),
             "agreed": all(one.owners == 1 and one.held and not one.missing for one in found),
             "note": ", ".join(sorted({one.note for one in found if one.note})),
             "ours": bool(ours) and any(one.found.owner in ours for one in leases),
@@ -173,7 +173,7 @@ def lease_as_json(seen: SeenLease, ours: Collection[str], *, whole: bool = False
         "exact": seen.exact,
         "fence": found.fence,
         "remaining": found.remaining,
-        "nodes": agreement.kept,
+        "nodes": agreement.agreeing,
         "agreed": found.agreed and owner is not None,
         "note": agreement.note,
         "ours": owner is not None and owner in ours,
@@ -273,7 +273,7 @@ SORTED: Mapping[str, Callable[[Row], Any]] = {
     "waiting": lambda row: row.count,
     "remaining": _ordered(_left),
     "fence": _ordered(_fence),
-    "nodes": _ordered(lambda seen: seen.agreement.kept),
+    "nodes": _ordered(lambda seen: seen.agreement.agreeing),
 }
 """What each column is sorted by."""
 
