@@ -21,7 +21,6 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from .. import _clock
-from .._engine.inspection import Inspection
 from .._inspect.views import seconds as seconds
 from .._nodes.wire import NO_RIGHT
 from ..errors import (
@@ -63,11 +62,6 @@ _MEANING: tuple[tuple[type[Exception], Status], ...] = (
 )
 
 
-def status_of(error: AsyncLockError) -> Status:
-    """Return the exit status for an error."""
-    return next((status for kind, status in _MEANING if isinstance(error, kind)), Status.LOST)
-
-
 def lines_of(error: AsyncLockError) -> Iterator[str]:
     """Return the error as text for people; for an outage with a line per node."""
     if isinstance(error, QuorumUnavailableError) and error.nodes:
@@ -105,11 +99,6 @@ def ago(moment: float | None) -> str:
     return seconds(None if moment is None else max(0.0, _clock.wall() - moment))
 
 
-def held_for(found: Inspection, seen: float = 0.0) -> str:
-    """Return how long a lease has been held, at least for as long as it was `seen`."""
-    return ago(found.since) or (f"over {seconds(seen)}" if seen else "")
-
-
 def say(message: object) -> None:
     """Print a cleaned line on stderr, after the program's name.
 
@@ -129,10 +118,10 @@ def log_to_nobody() -> None:
     logging.getLogger("asynclock").addHandler(logging.NullHandler())
 
 
-def log_to_stderr(level: int = logging.WARNING) -> None:
+def log_to_stderr() -> None:
     """Print the library's warnings in the same form as ours."""
     logger = logging.getLogger("asynclock")
-    logger.addHandler(_ToStderr(level))
+    logger.addHandler(_ToStderr(logging.WARNING))
     logger.propagate = False
 
 
@@ -156,11 +145,11 @@ WIDTH = 160
 """Width in characters without a terminal: logs and pipes need no line breaks."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """Return the console to write to; without colours unless it is a terminal (or FORCE_COLOR)."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    made = Console(highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = WIDTH
     return made
@@ -342,7 +331,7 @@ def guarded(call: Callable[[], object]) -> int:
     except AsyncLockError as error:
         for line in lines_of(error):
             say(line)
-        return status_of(error)
+        return next((status for kind, status in _MEANING if isinstance(error, kind)), Status.LOST)
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     except BrokenPipeError:

@@ -21,7 +21,6 @@ from ._output import (
     Status,
     ago,
     guarded,
-    held_for,
     log_to_nobody,
     print_json,
     print_table,
@@ -159,7 +158,7 @@ def lease_cells(
     `left` is what remains of it in seconds, and `seen` for how long it has been seen.
     """
     holder = (agreement.leading.holder if agreement.leading else None) or ""
-    times = held_for(found, seen), seconds(left)
+    times = ago(found.since) or (f"over {seconds(seen)}" if seen else ""), seconds(left)
     said = (found.message or "")[:LONGEST_VALUE]
     fence = str(found.fence or "")
     return title(found), holder, *times, fence, agreement.support, said, agreement.note
