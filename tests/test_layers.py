@@ -156,6 +156,13 @@ def test_no_imports_run_in_a_circle() -> None:
     assert circles("asynclock") == set()
 
 
+@pytest.mark.parametrize("room", sorted({path.parent for path in MODULES.values()}))
+def test_a_room_has_few_modules_and_none_is_long(room: Path) -> None:
+    long = [path for path in room.glob("*.py") if len(path.read_text("utf-8").splitlines()) > 600]
+    assert long in ([], [PACKAGE / "blocking" / "__init__.py"]), "which is generated"
+    assert len([*room.glob("[a-z]*.py"), *room.glob("_[a-z]*.py")]) <= 15
+
+
 @pytest.mark.parametrize("module", CORE)
 def test_only_a_grant_changes_itself(module: str) -> None:
     """What the nodes granted changes in named steps, which are methods of Grant."""
