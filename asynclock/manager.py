@@ -15,6 +15,7 @@ from ._engine.context import EngineSettings
 from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
 from ._engine.lease import Detached, Lease
+from ._engine.outbox import Ask
 from ._engine.spec import HandOff, LeaseOptions, is_owner_id
 from ._inspect.survey import held
 from ._inspect.takeback import TakeBack
@@ -378,7 +379,8 @@ class LockManager(_settings.Answering):
         """Return the manager's counts, without asking the nodes."""
         engine, held = self._engine, len(self.leases())
         waiters = sum(len(queue.waiters) for queue in engine.queues.values())
-        waiting = len(engine.seeking) + engine.asking + waiters
+        firsts = sum(isinstance(one, Ask) and one.first for one in list(engine.undos))
+        waiting = len(engine.seeking) + firsts + waiters
         return Statistics(held=held, waiting=waiting, **asdict(engine.counts))
 
     def observe(self, observer: Observer) -> None:

@@ -14,10 +14,9 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import ContextVar
-from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from .. import _clock, _settings
 from .._rules.pacing import Spread
@@ -52,13 +51,6 @@ class Enterable(Protocol):
 L_co = TypeVar("L_co", bound=Enterable, covariant=True)
 
 
-class Use(Enum):
-    """The type of UNUSED, which marks a call that has not been awaited yet."""
-
-    NONE = "none"
-
-
-UNUSED: Final[Literal[Use.NONE]] = Use.NONE
 REUSED: Final = "cannot reuse already awaited acquire"
 
 
@@ -70,15 +62,17 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     the second use raises RuntimeError. Python warns ("was never awaited") if it is never used.
     """
 
-    __slots__ = ("_entered", "_steps")
+    __slots__ = ("_entered", "_steps", "_used")
 
     __name__ = "acquire"
     """The name that a task shows for this coroutine."""
-    _entered: L_co | Literal[Use.NONE] | None
-    """The lease that an `async with` on this call holds; UNUSED at first, then None.
+    _used: bool
+    """Whether the call was awaited or closed.
 
-    Subclasses set UNUSED: one more __init__ would slow each acquire down.
+    Subclasses set this to False: one more __init__ would slow each acquire down.
     """
+    _entered: L_co | None
+    """The lease that an `async with` on this call holds; unset before it is entered."""
     _steps: Generator[Any, Any, L_co] | None
     """The generator that `send` drives; unset while none is being driven."""
 
@@ -89,7 +83,7 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
 
     @abstractmethod
     def __await__(self) -> Generator[Any, Any, L_co]:
-        """Make the call. Raises RuntimeError unless `_entered` is UNUSED, and sets it to None."""
+        """Make the call. Raises RuntimeError if `_used` is set, and sets it."""
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
@@ -121,15 +115,14 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
     def close(self) -> None:
         """End the call where it waits, like `coroutine.close`, and clean up."""
         steps, self._steps = getattr(self, "_steps", None), None
-        if self._entered is UNUSED:
-            self._entered = None
+        self._used = True
         if steps is not None:
             steps.close()
 
     def _driven(self) -> Generator[Any, Any, L_co]:
         steps = getattr(self, "_steps", None)
         if steps is None:
-            if self._entered is not UNUSED:
+            if self._used:
                 raise RuntimeError(REUSED)
             steps = self._steps = self._detached()
         return steps
@@ -139,7 +132,7 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         return self.__await__()
 
     def __del__(self) -> None:
-        if self._entered is UNUSED:
+        if not self._used:
             warnings.warn(
                 f"acquire of {self._name!r} was never awaited",
                 RuntimeWarning,
@@ -159,8 +152,8 @@ class AcquireContext(Coroutine[Any, Any, L_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        lease = self._entered
-        if lease is None or lease is UNUSED:
+        lease: L_co | None = getattr(self, "_entered", None)
+        if lease is None:
             raise RuntimeError("this acquire was never entered")
         self._entered = None
         return await lease.__aexit__(kind, error, trace)
@@ -186,15 +179,15 @@ class LazyAcquire(AcquireContext[L_co]):
     _name: str
 
     def __init__(self, name: str, make: Callable[[float], Coroutine[Any, Any, L_co]]) -> None:
-        self._entered = UNUSED
+        self._used = False
         self._name = name
         self._make = make
         self._since = _clock.now()
 
     def __await__(self) -> Generator[Any, Any, L_co]:
-        if self._entered is not UNUSED:
+        if self._used:
             raise RuntimeError(REUSED)
-        self._entered = None
+        self._used = True
         return self._make(self._since).__await__()
 
 
@@ -259,7 +252,7 @@ class Acquire(AcquireContext[Lease]):
         once: bool = False,
         since: float | None = None,
     ) -> None:
-        self._entered = UNUSED
+        self._used = False
         self._engine = engine
         self._spec = spec
         self._options = options
@@ -274,9 +267,9 @@ class Acquire(AcquireContext[Lease]):
         return self._spec.name
 
     def __await__(self) -> Generator[Any, Any, Lease]:
-        if self._entered is not UNUSED:
+        if self._used:
             raise RuntimeError(REUSED)
-        self._entered = None
+        self._used = True
         return self._call()
 
     def _detached(self) -> Generator[Any, Any, Lease]:
@@ -284,7 +277,7 @@ class Acquire(AcquireContext[Lease]):
         # the call would go on after the caller has dropped it.
         twin = type(self)(self._engine, self._spec, self._options, None, once=self._once)
         twin._started, twin._deadline = self._started, self._deadline
-        self._entered = twin._entered = None
+        self._used = twin._used = True
         return twin._call()
 
     def _call(self) -> Generator[Any, Any, Lease]:
@@ -343,13 +336,7 @@ class Acquire(AcquireContext[Lease]):
                 ask = Ask(engine, self._spec, self._options.ttl, waits)
                 if left is not None and left >= LONGEST_ATTEMPT * engine.settings.node_timeout:
                     left = None
-                engine.asking += 1
-                try:
-                    yield from decide(ask, left)
-                except BaseException:
-                    engine.clean_up(engine.asks_less)
-                    raise
-                engine.asking -= 1
+                yield from decide(ask, left)
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:
                     first = ask.alone()
@@ -387,10 +374,10 @@ class Acquire(AcquireContext[Lease]):
             self._spec,
             self._options.ttl,
             self._started if stopped else self._deadline,
-            once=self._once,
-            asked=self._started,
-            barge=kept is not None,
-            queue=queue,
+            self._started,
+            self._once,
+            kept is not None,
+            queue or LocalQueue(self._spec.name, "", 1, 0.0),
         )
         if work is None or stopped:
             attempt = await seek.run(first)

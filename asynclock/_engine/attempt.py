@@ -139,24 +139,25 @@ class Attempt(Vote):
 
     def _take_back(self, indices: Iterable[int]) -> None:
         # The vote is won. Remove our ticket where it still waits: it would keep others out there.
-        ticket, granted = self.ticket, self.ballot.claims
-        if ticket is None and not self._waits:
-            return
+        ticket, granted = self._kept_ticket(), self.ballot.claims
         if ticket is None:
-            ticket = self._new_ticket()
+            return
         answered = (index for index in indices if not self._open >> index & 1)
         still = [index for index in answered if index in ticket.asked and index not in granted]
         leave(self._context.multiplexer, ticket, still)
 
-    def _new_ticket(self) -> Ticket:
-        """Return the ticket that nodes which refuse the request keep of its caller."""
+    def _kept_ticket(self) -> Ticket | None:
+        """Return the ticket that nodes which refuse the request keep of its caller, if any."""
+        if self.ticket is not None or not self._waits:
+            return self.ticket
         ttl = self._context.settings.ticket_ttl
         return Ticket(self.spec, self.owner, self.started, ttl, set(self._asked))
 
     def leave_queue(self) -> None:
         """Remove the ticket that refusing nodes may keep; the caller removes one of its own."""
-        if self.ticket is None and self._waits:
-            leave(self._context.multiplexer, self._new_ticket(), self._asked)
+        ticket = self._kept_ticket()
+        if self.ticket is None and ticket is not None:
+            leave(self._context.multiplexer, ticket, self._asked)
 
     def abandon(self, ticket: Ticket | None = None) -> None:
         """Send a release to each node that may have granted; `ticket` keeps its place there."""
@@ -260,12 +261,10 @@ class Attempt(Vote):
                 self._take_back(context.multiplexer.everyone)
             self.won = True
             return True
-        waits, first = self._waits, self.ticket is None
-        if self.ticket is None and waits:
-            self.ticket = self._new_ticket()
+        first, self.ticket = self.ticket is None, self._kept_ticket()
         if self.ticket is not None:
             # A node that granted the name ahead of waiters gave us no number: ask for one.
-            untold = first and len(waits) > 1 and bool(self.ballot.claims)
+            untold = first and len(self._waits) > 1 and bool(self.ballot.claims)
             enough = self.missing <= 0 and not untold
             told = [one for one in self.refused.values() if one.number]
             self.ticket.settle(told, enough=enough)

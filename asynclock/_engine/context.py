@@ -95,8 +95,6 @@ class Context:
         """The work of such functions that takes several requests; `aclose` waits for it."""
         self.messages: dict[object, bytes] = {}
         """For each grant whose lease publishes a message: the message, as the nodes keep it."""
-        self.asking: int = 0
-        """Number of calls that wait for their batch; calls that ask again are in `seeking`."""
         self.no_quorum_since: float = 0.0
         """When attempts began to get too few answers; 0 while a quorum answers."""
         self.complaints: set[str] = set()
@@ -124,10 +122,6 @@ class Context:
         else:
             act()
 
-    def asks_less(self) -> None:
-        """Note that a call no longer waits for its batch."""
-        self.asking -= 1
-
     def undo(self, work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[Any]:
         """Start `work`, which takes back what a call has left on the nodes."""
         task = self.background.spawn(work, name)
@@ -153,7 +147,6 @@ class Context:
             self.ready = _refuse_inherited
             self.undos.clear()
             self.seeking.clear()
-            self.asking = 0
 
 
 def _refuse_inherited() -> None:

@@ -77,6 +77,8 @@ class Ask:
     """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
     ticket: Ticket | None = None
     """The caller's place in the queue; None if it has none."""
+    first: bool = True
+    """Whether this is the first request of its call."""
     owner: str = field(init=False)
     fence: int = 0
     """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""

@@ -28,24 +28,18 @@ OUTCOMES: dict[type[AsyncLockError], str] = {
 """The outcome that an event names for each error; "error" for all others."""
 
 
-def refused(attempt: Attempt) -> NotAcquiredError:
-    """Return the error for a caller that doesn't wait, when others have the name."""
-    return _contended(NotAcquiredError, "", attempt)
-
-
-def too_long(attempt: Attempt) -> NotAcquiredError:
-    """Return the error for a caller whose timeout ended while others had the name."""
-    return _contended(AcquireTimeoutError, "was not free in time; it ", attempt)
-
-
 def had(owner: str | None, left: float | None = None) -> str:
     """Return who has the name, in words, and for how many seconds it still rests, if known."""
     name, time = repr(label(owner)), f" for {left:.1f} s" if left else ""
     return f"rests{time} (last held by {name})" if rests(owner) else f"is held by {name}"
 
 
-def _contended(kind: type[NotAcquiredError], text: str, attempt: Attempt) -> NotAcquiredError:
+def refused(attempt: Attempt, *, waited: bool) -> NotAcquiredError:
+    """Return the error for a caller that doesn't wait, or that has `waited`: others have it."""
     holder, ballot = label(attempt.holder), attempt.ballot
+    kind, text = NotAcquiredError, ""
+    if waited:
+        kind, text = AcquireTimeoutError, "was not free in time; it "
     return kind(
         f"{attempt.spec.name!r} {text}{had(attempt.holder, attempt.remaining)}",
         name=attempt.spec.name,

@@ -15,6 +15,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -324,26 +325,21 @@ class Renewals:
                 self.extend(batch[start : start + size], ttl)
 
 
+@dataclass(eq=False, repr=False)
 class Extension:
     """One request to all nodes to extend a batch of grants, decided grant by grant."""
 
-    def __init__(
-        self,
-        renewals: Renewals,
-        grants: Sequence[Grant],
-        until: float,
-        sent: float,
-        done: Extended | None,
-    ) -> None:
-        self._nodes = renewals.multiplexer
-        self._renewals = renewals
-        self._grants = grants
-        self._until = until
-        self._sent = sent
-        self._done = done
+    _renewals: Renewals
+    _grants: Sequence[Grant]
+    _until: float
+    _sent: float
+    _done: Extended | None
+
+    def __post_init__(self) -> None:
+        self._nodes = self._renewals.multiplexer
         self._left = len(self._nodes.nodes)
         self._stood_still = self._nodes.stood_still
-        self._votes = [[0, 0] for _ in grants]
+        self._votes = [[0, 0] for _ in self._grants]
         self._failures: dict[int, Failure] = {}
 
     def on_reply(self, index: int, reply: Any) -> None:

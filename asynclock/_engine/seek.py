@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 from types import coroutine
 from typing import Any
@@ -37,51 +38,43 @@ LONGEST_ATTEMPT = 3
 for the request, and one to write the fence back."""
 
 
+@dataclass(eq=False, repr=False)
 class Seek:
     """Asks the nodes for one task; call `run` once."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        spec: LockSpec,
-        ttl: float,
-        deadline: float | None,
-        *,
-        once: bool,
-        asked: float,
-        barge: bool,
-        queue: LocalQueue | None,
-    ) -> None:
-        self._engine = engine
-        self._spec = spec
-        self._ttl = ttl
-        self._deadline = deadline
-        self._once = once
-        self._asked = asked
+    _engine: Engine
+    _spec: LockSpec
+    _ttl: float
+    _deadline: float | None
+    _asked: float
+    _once: bool
+    _barge: bool
+    _queue: LocalQueue
+    """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
+    contended: Attempt | None = None
+    """The last attempt that was lost to other holders."""
+
+    def __post_init__(self) -> None:
+        engine, settings = self._engine, self._engine.settings
         self._until = FOREVER
         """The latest moment for an answer: the deadline, but at least a node timeout from now."""
-        if deadline is not None:
-            self._until = max(deadline, asked + engine.settings.node_timeout)
-        elif once:
-            self._until = asked + engine.settings.node_timeout
+        if self._deadline is not None:
+            self._until = max(self._deadline, self._asked + settings.node_timeout)
+        elif self._once:
+            self._until = self._asked + settings.node_timeout
         # The first attempt that is refused leaves a ticket. Without a queue, or in a try_acquire,
         # only a split vote makes one.
         self._ticket: Ticket | None = None
-        self._owners: Owners = Owners(engine.multiplexer.quorum, engine.settings.node_timeout)
+        self._owners: Owners = Owners(engine.multiplexer.quorum, settings.node_timeout)
         self._settled = 0
         """Number of attempts with a ticket that neither won nor met a holder."""
-        self._waits = engine.waits if spec.queue and not once else ()
-        self._barge = barge
+        self._waits = engine.waits if self._spec.queue and not self._once else ()
         self._watch: Watch | None = None
         self._ahead: dict[int, Any] = {}
         """Each node's last reply about the waiters before this one."""
         self._hops = 0
-        self._pauses: Pauses = Pauses(engine, spec, deadline, self._until)
+        self._pauses: Pauses = Pauses(engine, self._spec, self._deadline, self._until)
         self._outage_since: float | None = None
-        self.contended: Attempt | None = None
-        """The last attempt that was lost to other holders."""
-        self._queue: LocalQueue = queue or LocalQueue(spec.name, "", 1, 0.0)
-        """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
 
     async def run(self, first: Attempt | None = None) -> Attempt:
         """Return the attempt that was won, or raise the caller's error.
@@ -139,9 +132,9 @@ class Seek:
         engine, limit = self._engine, self._limit(_clock.now())
         if self._counts_as_dead():
             self._leave_minority()
-            ask = Ask(engine, spec, self._ttl)
+            ask = Ask(engine, spec, self._ttl, first=False)
         else:
-            ask = Ask(engine, spec, self._ttl, self._waits, self._ticket)
+            ask = Ask(engine, spec, self._ttl, self._waits, self._ticket, first=False)
         if self._barge:
             ask.barge()
             self._barge = False
@@ -188,13 +181,13 @@ class Seek:
         self._queue.holder = attempt.holder
         ends = self._once or self._late()
         if self._once and self._spec.exempt:  # of a detached lease: nothing can free it for us
-            raise refusals.refused(attempt)
+            raise refusals.refused(attempt, waited=False)
         if ends or not self._waits:
             spec = await self._settle(attempt)
             if spec is not None:
                 return spec
             if ends:
-                raise (refusals.refused if self._once else refusals.too_long)(attempt)
+                raise refusals.refused(attempt, waited=not self._once)
             self._leave_queue()
         other = self._elsewhere(attempt)
         if other is not None and self._hops < MAX_SLOT_HOPS and _clock.now() < self._until:
@@ -215,7 +208,7 @@ class Seek:
         if self._late() and (
             self._yields(attempt) or _clock.now() >= self._answer_by(settling=True)
         ):
-            raise refusals.too_long(attempt)
+            raise refusals.refused(attempt, waited=True)
         return self._spec
 
     def _arm(self, attempt: Attempt) -> bool:
@@ -319,7 +312,7 @@ class Seek:
         if self._late() and took < settings.node_timeout:
             # The caller's timeout ended before the nodes' own, so this may be no outage.
             if self.contended:
-                raise refusals.too_long(self.contended)
+                raise refusals.refused(self.contended, waited=True)
             if attempt.cut and self._outage_since is None and took < 0.9 * settings.node_timeout:
                 raise self.out_of_time()
         self._queue.unanswered = attempt
@@ -333,7 +326,7 @@ class Seek:
         in_vain = self._deadline is not None and now + attempt.barred > self._until
         only = self._once and not (now < self._until and refusals.discarded(attempt))
         if self._once and self.contended and attempt.cut:
-            raise refusals.refused(self.contended)
+            raise refusals.refused(self.contended, waited=False)
         if only or waited_out or in_vain or self._late():
             raise refusals.outage(attempt)
 
@@ -342,7 +335,7 @@ class Seek:
         if self._queue.unanswered is not None:
             return refusals.outage(self._queue.unanswered)
         if self.contended is not None:
-            return (refusals.refused if self._once else refusals.too_long)(self.contended)
+            return refusals.refused(self.contended, waited=not self._once)
         return refusals.out_of_time(self._engine, self._spec)
 
     # between two attempts

@@ -50,22 +50,19 @@ def carried(error: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "text"),
+    ("waited", "kind", "text"),
     [
-        (refusals.refused, asynclock.NotAcquiredError, "'a' is held by 'web 1'"),
-        (
-            refusals.too_long,
-            asynclock.AcquireTimeoutError,
-            "'a' was not free in time; it is held by 'web 1'",
-        ),
+        (False, asynclock.NotAcquiredError, "'a' is held by 'web 1'"),
+        (True, asynclock.AcquireTimeoutError, "'a' was not free in time; it is held by 'web 1'"),
     ],
 )
 def test_a_refusal_by_others_carries_all_that_the_nodes_said(
-    make: Any, kind: type[Exception], text: str
+    waited: bool, kind: type[Exception], text: str
 ) -> None:
     ballot = SimpleNamespace(claims={1: 5}, refused=3, unknown=1)
     said = {"holder": OWNER, "remaining": 4.0, "ballot": ballot, "retry_after": lambda: 0.25}
-    error = make(SimpleNamespace(spec=lock.spec("p:", "a"), name="a", **said))
+    attempt: Any = SimpleNamespace(spec=lock.spec("p:", "a"), name="a", **said)
+    error = refusals.refused(attempt, waited=waited)
     assert (type(error), str(error)) == (kind, text)
     assert carried(error) == {
         "name": "a",
