@@ -302,7 +302,7 @@ class Lookout:
         self.watch = context.multiplexer.wakeups.watch(keys)
         self.listening: bool = False
         """Whether the nodes send pushes; then each look arms the next one."""
-        self.waits: int = 0
+        self.made: int = 0
 
     def begin(self) -> bool:
         """Forget earlier pushes and return whether this look is to arm the next one."""
@@ -319,9 +319,9 @@ class Lookout:
         if self.listening:
             pause = pacing.until_expiry(left, random)
         else:
-            pause = pacing.without_push(self.waits, left, random)
+            pause = pacing.without_push(self.made, left, random)
         await self.watch.wait(min(most, pause))
-        self.waits += 1
+        self.made += 1
 
     def close(self) -> None:
         """Stop watching."""

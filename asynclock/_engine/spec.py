@@ -18,7 +18,7 @@ from .._keys import MESSAGE, derived
 from .._nodes.multiplexer import Multiplexer, barred
 from .._nodes.wire import (
     GRANTED,
-    GRANTED_MARK,
+    GRANTED_DIGIT,
     RELEASE,
     UNREADABLE,
     Command,
@@ -235,7 +235,7 @@ class OwnerIds:
             digits += [text[at : at + ID_DIGITS] for at in range(0, len(text), ID_DIGITS)]
         return digits.pop() + self._suffix
 
-    def new_mark(self) -> str:
+    def new_token(self) -> str:
         """Return 64 random bits, by which one change of a shared state is recognized."""
         return self.entropy(8).hex()
 
@@ -457,8 +457,8 @@ def released(reply: Any) -> Released:
 def extended(reply: Any, size: int) -> list[bool]:
     """Read for each of `size` owners whether the node extended its lease."""
     match reply:
-        case [bytes(marks), int()] if len(marks) == size:
-            return [mark == GRANTED_MARK for mark in marks]
+        case [bytes(digits), int()] if len(digits) == size:
+            return [digit == GRANTED_DIGIT for digit in digits]
     raise ValueError
 
 

@@ -40,7 +40,7 @@ WRITES: Final = frozenset({ACQUIRE, BATCH, REST, "raise", "extend", "prepare", "
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
-GRANTED_MARK: Final = ord("1")
+GRANTED_DIGIT: Final = ord("1")
 """In the reply to an operation on several owners: it did what was asked for this owner."""
 
 

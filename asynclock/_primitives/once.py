@@ -107,7 +107,7 @@ class Run(_settings.Answering):
         self._engine = engine
         self._register = register
         self._task: asyncio.Task[Any] | None = None
-        self._id = engine.owners.new_mark()
+        self._id = engine.owners.new_token()
         self._value: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:

@@ -350,7 +350,7 @@ class Register:
                     found = ready(await self._read(patience, armed=lookout.begin()))
                 except QuorumUnavailableError:
                     # The nodes have answered during this call, and had too little time this time.
-                    if patience.cut_short and (lookout.waits or since is not None):
+                    if patience.cut_short and (lookout.made or since is not None):
                         return None
                     raise
                 now = _clock.now()

@@ -161,7 +161,7 @@ class Latch(_Shared):
         others use the name with another count.
         """
         step = _settings.count(by, "by", HIGHEST_COUNT)
-        ticket = self._engine.owners.new_mark()
+        ticket = self._engine.owners.new_token()
 
         def change(value: str | None) -> str | None:
             done = self._done(value)
@@ -324,7 +324,7 @@ class Barrier(_Shared):
         takes at most two node timeouts for that.
         """
         deadline, since = deadline_of(timeout), _clock.now()
-        party = self._engine.owners.new_mark()
+        party = self._engine.owners.new_token()
         ttl = round(self._ttl * 1_000_000)
         arrival = self._step(lambda state: state.arrive(party, self._now(), ttl))
         undos, vanish = self._engine.undos, partial(self._vanish, party)

@@ -26,7 +26,7 @@ from ..link import Link, LinkListener
 from ..wire import (
     BATCH,
     GRANTED,
-    GRANTED_MARK,
+    GRANTED_DIGIT,
     NO_ACKS,
     NOBODY,
     REDIRECTS,
@@ -438,7 +438,7 @@ class _Grant:
             case [int(), list(parsed), int()] if acquires:
                 held = any(map(granted, parsed[-acquires:]))
             case [first, *_]:
-                held = first == GRANTED or (type(first) is bytes and GRANTED_MARK in first)
+                held = first == GRANTED or (type(first) is bytes and GRANTED_DIGIT in first)
         if held:
             self._link.hold(self._sink, index, reply, acquires)
         else:
