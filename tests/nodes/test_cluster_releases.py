@@ -184,7 +184,7 @@ async def test_a_release_goes_to_the_heir_of_its_primary(cluster: VirtualCluster
         async def free() -> bool:
             return await heir.command("GET", key_of(NAME)) is None
 
-        # After the next look, what was frozen a moment ago has a node timeout to end its connection.
+        # After the next look, a server frozen a moment ago has a node timeout to end its link.
         assert await seconds_until(free) < (2.2 if how == "frozen a moment ago" else 0.1)
         await releasing
 
