@@ -44,7 +44,7 @@ class Call(Generic[T]):
     ("cannot release un-acquired lock") takes the place of the exception.
     """
 
-    done = False
+    done: bool = False
     error: BaseException | None = None
     _value: T | None = None
     _task: asyncio.Task[Any] | None = None
@@ -194,15 +194,15 @@ class BackgroundLoop:
     _selector: _Selector
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._thread = threading.Thread(target=self._run, name="asynclock", daemon=True)
         self._callers = threading.local()
-        self.ends = False
+        self.ends: bool = False
         """Whether the process ends: the leases have been released, or that can't be done."""
-        self.over = False
+        self.over: bool = False
         """Whether nothing is served any more."""
         self._waiting: set[Call[Any]] = set()
-        self.tasks = Background()
+        self.tasks: Background = Background()
         self._stopped = False
         # The first call: anyio imports its parts now, where no fork can come between.
         self._started = Call(anyio.lowlevel.checkpoint)

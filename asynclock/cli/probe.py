@@ -313,7 +313,10 @@ class NullListener:
     def _ignore(self, *_: Any, **__: Any) -> None:
         """Do nothing: no key is watched, and commands without a reply fail by themselves."""
 
-    on_wake = on_clock = on_push = on_disconnect = _ignore
+    on_wake: Callable[..., None] = _ignore
+    on_clock: Callable[..., None] = _ignore
+    on_push: Callable[..., None] = _ignore
+    on_disconnect: Callable[..., None] = _ignore
 
     def keep_release(self, release: Command) -> Sink:  # noqa: ARG002 # as the link calls it
         """Keep nothing: the probe holds nothing."""
