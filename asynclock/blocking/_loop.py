@@ -116,6 +116,8 @@ class Caller(deque[Call[Any]]):
 
     calling = False
     """Whether the thread waits for a call."""
+    dropped = False
+    """Whether the thread has dropped this. Until `__del__` returns, `ref()` still returns it."""
     waiter: asyncio.Future[None] | None = None
     """What the task waits for when it has no call."""
 
@@ -129,6 +131,7 @@ class Caller(deque[Call[Any]]):
         _wake(self.waiter)
 
     def __del__(self) -> None:
+        self.dropped = True
         # A forked child drops the copies of other threads' objects.
         if self._background.pid == os.getpid():
             for call in self:  # the thread was interrupted, and does not wait for it
@@ -333,7 +336,7 @@ class BackgroundLoop:
         # A cancellation ends the call that it reaches, and between two calls nothing. It comes from
         # a function that `run` got, or from the loss of a lease that such a function has entered.
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        while not self.over and (caller := served()) is not None:
+        while not self.over and (caller := served()) is not None and not caller.dropped:
             try:
                 if caller:
                     call = caller.popleft()

@@ -333,7 +333,7 @@ def test_the_task_of_a_thread_ends_with_it(locks: blocking.LockManager) -> None:
         return sum("_serve" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
     before = locks.run(tasks)
-    for _ in range(3):
+    for _ in range(20):
         thread = threading.Thread(target=lambda: locks.lock("a", timeout=30).acquire().release())
         thread.start()
         thread.join()
