@@ -377,7 +377,10 @@ def ttl(value: object, *, node_timeout: float, max_ttl: float) -> float:
 
 
 def max_ttl(value: object, usual: object, node_timeout: float) -> float:
-    """Return the checked longest ttl of the fleet beside the usual one; None: the default."""
+    """Return `value`, the longest ttl of the fleet, in seconds; `usual` is the default ttl.
+
+    None stands for 10 s, or for the default ttl if that is longer.
+    """
     longest = optional_seconds(value, "max_ttl")
     checked = seconds(usual, "ttl")
     longest = max(checked, 10.0) if longest is None else longest

@@ -303,6 +303,7 @@ class Lookout:
         self.listening: bool = False
         """Whether the nodes send pushes; then each look arms the next one."""
         self.made: int = 0
+        """Number of waits so far."""
 
     def begin(self) -> bool:
         """Forget earlier pushes and return whether this look is to arm the next one."""

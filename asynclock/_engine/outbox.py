@@ -239,6 +239,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
     """
     context, timer = ask.context, None
     context.counts.attempts += 1
+    # A batch has no place for what goes with one name only: an exempt owner, a ticket, CACHING.
     if not ask.spec.exempt and ask.ticket is None and len(ask.waits) < 2 and not armed:
         _put(ask)
     else:
@@ -287,7 +288,7 @@ class Batch:
     asks: list[Ask]
     releases: list[Release]
     ttl: float
-    """Seconds for which the names are requested; like all `asks` need, unset without them."""
+    """Seconds for which the names are requested. Unset without acquires, like `waits`."""
     waits: tuple[Word, ...]
     """Arguments of an acquire that waits if it is refused; () if none of these waits."""
     sent: bool

@@ -35,7 +35,10 @@ def had(owner: str | None, left: float | None = None) -> str:
 
 
 def refused(attempt: Attempt, *, waited: bool) -> NotAcquiredError:
-    """Return the error for a caller that doesn't wait, or that has `waited`: others have it."""
+    """Return the error when others have the name.
+
+    The caller doesn't wait, or has `waited` until its timeout ended.
+    """
     holder, ballot = label(attempt.holder), attempt.ballot
     kind, text = NotAcquiredError, ""
     if waited:

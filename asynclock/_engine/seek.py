@@ -412,6 +412,7 @@ class Pauses:
         self.longest: float = 0.4 * engine.settings.ticket_ttl
         """Maximum seconds of a pause: the nodes must hear of a ticket before it expires."""
         self.made: int = 0
+        """Number of pauses so far."""
         self._in_vain = 0
 
     @property

@@ -587,7 +587,7 @@ class Vote:
         return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
 
     def _heard(self, index: int, parsed: object) -> None:
-        """Note for the health of node `index` what it answered; TOO_LATE is no error of its own."""
+        """Note for the health of node `index` what it answered. A late request is not its fault."""
         failure = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
         self._nodes[index].note(failure)
 

@@ -11,7 +11,7 @@ from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from ..events import Observers
 from .endpoint import Endpoint, Seeds, check_arguments, spelled
-from .handshake import RECORD_KEY, WITNESS_KEY, dial, unless_failed
+from .handshake import RECORD_KEY, WITNESS_KEY, closing_if_failed, dial
 from .link import Link
 from .node import Node, NodeSettings
 from .replicated import PrimaryDialer, SentinelNode, Service
@@ -146,7 +146,7 @@ def _server(
         timeout = settings.node_timeout
         keys = settings.record_key, settings.witness_key
         link, facts = await dial(endpoint, node, primaries.scripts, timeout, limit, *keys)
-        with unless_failed(link):
+        with closing_if_failed(link):
             return link, await _lineage(link, facts, primaries.mark)
 
     node = ServerNode(endpoint.address, open_link, settings, observers)

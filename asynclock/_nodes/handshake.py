@@ -85,7 +85,7 @@ def why_unready(error: Exception) -> Failure:
 
 
 @contextlib.contextmanager
-def unless_failed(link: Link) -> Iterator[None]:
+def closing_if_failed(link: Link) -> Iterator[None]:
     """Close the link if the rest of its handshake, in this context, fails."""
     try:
         yield

@@ -332,7 +332,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         self._half = replies[at:]
         return joined if len(joined) < len(self._in_flight) else joined + self._half
 
-    # errors: what is sent again is no new write, so `Link.send` sends it, whatever the class
+    # errors: what is sent again is no new write, so `Link.send` sends it, also in a subclass
 
     def _rejected(self, error: Exception, sink: Sink, index: int, command: Command) -> None:
         """Send a forgotten script again; pass any other error on to `sink`."""

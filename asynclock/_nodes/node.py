@@ -363,7 +363,7 @@ class PendingRelease:
 
     @property
     def expired(self) -> bool:
-        """Whether its key has expired in any case."""
+        """Whether its key has certainly expired, so that nothing is left to release."""
         return self.command.retry_until + self._releases.set_back <= _clock.now()
 
     def send(self) -> None:

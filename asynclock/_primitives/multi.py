@@ -246,8 +246,8 @@ def _at_once(calls: Sequence[Try], leases: list[Lease]) -> Generator[Any, Any, N
     """
     begun = [call.__await__() for call in calls]
     try:
-        # The first wait of such a call is for its request (`decide`), without a timeout that would
-        # have to be told of a cancellation.
+        # Each call waits for its request first (`decide`). No timeout of the call is around that
+        # wait, so a cancellation need not be raised in the call: the call is closed.
         requests = [next(steps) for steps in begun]
         for steps, request in zip(begun, requests, strict=True):
             yield request

@@ -279,11 +279,11 @@ class Register:
         return await self._change(step, patience, rewrite=rewrite)
 
     async def settle(self, step: Change, limit: float, *, closing: bool) -> None:
-        """Change the value for a call that has ended; tried for `limit` seconds.
+        """Change the value in the background, for at most `limit` seconds; errors are ignored.
 
-        With `closing` this goes on while the manager is being closed. It also writes a value that a
-        majority has: a change may have reached a few other nodes, from which a later call would
-        take it over.
+        With `closing` this goes on while the manager is being closed. A value that a majority has
+        is written to all nodes as well: the change of a call that has ended may have reached a few
+        other nodes, from which a later call would take it over.
         """
         patience = _Patience(self._engine, self.name, _clock.now() + limit, closing=closing)
         with contextlib.suppress(AsyncLockError):

@@ -52,9 +52,10 @@ class Exit:
 
 
 def _block(entered: object) -> Callable[[Callable[[], None]], object]:
-    """Return what watches the block of the `with` that this thread is about to enter.
+    """Return a function that watches the block of the `with` that this thread is about to enter.
 
-    It takes a function to call when the `with` is over, unless the result was dropped before.
+    That function takes another one, and calls it when the `with` is over. Dropping its result ends
+    the watch.
     """
     found = vars(_looked_up).pop("exit", lambda: None)()
     if found is None or any(one is not entered for one in found.args):
@@ -104,8 +105,8 @@ class Bridge:
         return self._locks
 
     @property
-    def used_here(self) -> _loop.BackgroundLoop | None:
-        """The event loop, if this process has used the manager."""
+    def loop_here(self) -> _loop.BackgroundLoop | None:
+        """The event loop if this process has used the manager; otherwise None."""
         return self._background if self._background is _loop.current else None
 
     def call(
@@ -149,7 +150,7 @@ class Bridge:
         At the exit of the process all managers are closed; later calls do nothing either.
         """
         try:
-            if (background := self.used_here) and not background.ends:
+            if (background := self.loop_here) and not background.ends:
                 self.call(self._locks.aclose, ends=True)
         except BaseException:
             self._finish()
@@ -159,7 +160,7 @@ class Bridge:
     def _finish(self) -> None:
         """Close for a thread that was interrupted."""
         self._with = None
-        if background := self.used_here:
+        if background := self.loop_here:
             background.finish(self._locks.aclose)
 
     def __enter__(self) -> Self:
@@ -187,7 +188,7 @@ def _end() -> None:
     if _loop.current is not None:
         # Of a copy of the references: other threads may still make managers, and drop them.
         managers = filter(None, (one() for one in _managers.valuerefs()))
-        _loop.current.stop([one._locks.aclose for one in managers if one.used_here])
+        _loop.current.stop([one._locks.aclose for one in managers if one.loop_here])
 
 
 # ---- Locks and leases ---------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class Holding(Face):
     def _finish(self) -> None:
         """Release for a thread that was interrupted, unless that has been done."""
         self._with = None
-        if background := self._manager.used_here:
+        if background := self._manager.loop_here:
             background.finish(self._inner.release)
 
     def __enter__(self) -> Self:
@@ -303,7 +304,7 @@ class Holding(Face):
 
     @Exit
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None and not self._manager.used_here:
+        if kind is not None and not self._manager.loop_here:
             return  # in a forked child: don't replace the exception that ends the body's copy
         try:
             self._manager.call(lambda: self._inner.__aexit__(kind, *error), ends=True)
@@ -316,7 +317,7 @@ class Holding(Face):
     def __del__(self) -> None:
         # Drop the last reference in the loop: the end of a lease changes objects of the loop.
         if not getattr(self, "_ended", True):  # without it its making was interrupted
-            last, background = [self._inner], self._manager.used_here
+            last, background = [self._inner], self._manager.loop_here
             del self._inner
             if background is not None:
                 background.soon(last.clear)
@@ -364,7 +365,7 @@ class Enterable(Face, Generic[L]):
     def __init__(self, manager: Bridge, *, inner: Any) -> None:
         super().__init__(manager, inner=inner)
         self._entered: dict[Any, int] = {}
-        """The leases that `with` on this object has entered, the last one last, and the threads."""
+        """The thread of each lease that `with` on this object has entered, the last one last."""
 
     def _obtain(self, work: Callable[[], Awaitable[Any]], *, enter: bool = False) -> L:
         # A KeyboardInterrupt may come between any two lines; then nothing may stay held.
@@ -379,7 +380,7 @@ class Enterable(Face, Generic[L]):
             return found  # noqa: TRY300 - still inside: an interruption here must release it
         except BaseException:
             self._entered.pop(found, None)
-            if lease is not None and (background := self._manager.used_here):
+            if lease is not None and (background := self._manager.loop_here):
                 background.finish(lease.release)
             raise
 

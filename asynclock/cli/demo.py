@@ -42,7 +42,7 @@ PAYMENT = 0.005
 """Seconds from the check that an order is free to its sale, in which a card is charged."""
 
 Guard = Callable[[int], AbstractAsyncContextManager[Lease | None]]
-"""Takes an order and returns what protects its sale: the lease of a lock, if it is one."""
+"""Takes an order; returns the context of its sale, which yields a lease or None."""
 
 
 class Store:

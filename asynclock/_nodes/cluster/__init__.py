@@ -18,7 +18,7 @@ from ..._rules.quorum import majority
 from ..._rules.validity import Facts, StandStill, Trust
 from ...events import Observers
 from ..endpoint import Endpoint
-from ..handshake import HandshakeError, unless_failed, why_unready
+from ..handshake import HandshakeError, closing_if_failed, why_unready
 from ..link import Link
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
@@ -295,7 +295,7 @@ class ClusterNode(Node):
             if isinstance(error, HandshakeError) and error.failure.code in REDIRECTS:
                 raise HandshakeError(MARK_MOVED) from None
             raise
-        with unless_failed(link):
+        with closing_if_failed(link):
             return link, node.watched(link, facts)
 
     def _shard(self, address: Address) -> Shard:

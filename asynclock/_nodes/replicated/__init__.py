@@ -26,7 +26,7 @@ from ..._rules.validity import Facts
 from ...errors import ConfigurationError
 from ...events import Observers
 from ..endpoint import Endpoint, Seeds
-from ..handshake import HandshakeError, dial, greet, unless_failed, why_unready
+from ..handshake import HandshakeError, closing_if_failed, dial, greet, why_unready
 from ..link import Link, LinkListener
 from ..node import Node, NodeSettings
 from ..server import Dial, ServerNode
@@ -86,7 +86,7 @@ class PrimaryDialer:
         keys = self.settings.record_key, self.settings.witness_key
         make = partial(AckedLink, acks=self.acks, node_timeout=timeout) if self.acks else Link
         link, facts = await dial(endpoint, listener, self.scripts, timeout, limit, *keys, make)
-        with unless_failed(link):
+        with closing_if_failed(link):
             known.counted(facts.replicas)
             self._check(facts, known, watched=replicas is not None)
             named = self.acks.wanted == "all" and window < self.settings.max_ttl
@@ -385,7 +385,7 @@ class SentinelNode(WatchedNode):
             raise HandshakeError(told_by(endpoint.address, error.failure)) from None
         if _clock.now() - asked > POLL:  # the look-up of its name took long
             asked = _clock.now()
-            with unless_failed(link):
+            with closing_if_failed(link):
                 if not view.agrees(await self._ask_sentinels()):
                     raise HandshakeError(Failure("the Sentinels name another primary"))
         if self._current is None or view.primary != self._current.primary:
@@ -394,7 +394,7 @@ class SentinelNode(WatchedNode):
                 _log.info("%s: %s", self.address, told(view.silence + MARGIN, link))
         self._current = view
         self.confirm(asked)
-        with unless_failed(link):
+        with closing_if_failed(link):
             facts = self.watched(link, facts)
         term = link.term if isinstance(link, AckedLink) else None
         if term is None and facts.run_id is not None:
