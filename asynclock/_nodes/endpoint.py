@@ -405,7 +405,7 @@ def in_our_words(cause: str) -> str:
 
 def _reject_scheme(url: str) -> None:
     scheme = url.partition(":")[0] if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", url) else ""
-    shown = f"{scheme}:…" if scheme else redacted(url)
+    shown = f"{scheme}:…" if scheme else redacted(url) if url.strip() else "an empty text"
     known = ", ".join((*SCHEMES, "memory://"))
     host = re.fullmatch(r"([A-Za-z0-9_.-]+)(:\d{1,5})?", url)
     example = f"; write redis://{host[1]}{host[2] or ':6379'}" if host else ""

@@ -448,7 +448,11 @@ class Idempotent:
                 return await handle()
         if not key:
             return make(*Problem(400, "unusable-key", "This Idempotency-Key is empty").answer)
-        name = sha256(json.dumps([self._scope(request), key]).encode()).hexdigest()
+        scope = self._scope(request)
+        if not isinstance(scope, str):
+            kind = type(scope).__name__
+            raise ConfigurationError(f"scope must return a text, whose key it is, not a {kind}")
+        name = sha256(json.dumps([scope, key]).encode()).hexdigest()
         head = json.dumps([request.method, url]).encode()
         asked = sha256(head + b"\n" + await read()).hexdigest()
         async with locks.once(f"{KEYED}{name}", **self._settings) as run:

@@ -313,6 +313,7 @@ def idempotent(
         keep: seconds that an answer is kept.
         scope: a function of the request that returns whose key it is, such as the user's id.
             Without one, a client that knows another one's key and request gets the answer, too.
+            An answer is repeated before dependencies run, so it isn't kept from strangers by one.
         settings: those of `LockManager.lock` without `at_least`; `timeout` is 0 by default.
     """
     keyed = Idempotent(keep, scope, {"timeout": 0, **settings})

@@ -30,10 +30,15 @@ def seen(status: bytes, stock: Lease, lease: Lease | None) -> tuple[str, int]:
     return str(lease and lease.fence), int(status or 200)
 
 
+def whose(request: Any) -> Any:
+    user = request.headers.get("user", "")
+    return None if user == "nobody" else user
+
+
 def by_fastapi(witness: Any, *nodes: Any, **settings: Any) -> FastAPI:
     app = FastAPI()
     for_fastapi.setup(app, *nodes, **settings)
-    route = for_fastapi.idempotent(scope=lambda request: request.headers.get("user", ""))
+    route = for_fastapi.idempotent(scope=whose)
     router = APIRouter(route_class=route)
 
     @router.api_route(SHIP, methods=["GET", "POST"])
@@ -88,7 +93,7 @@ def by_aiohttp(witness: Any, *nodes: Any, **settings: Any) -> web.Application:
         text, status = seen(wanted, stock, for_aiohttp.key_lease())
         return web.Response(text=text, status=status)
 
-    @for_aiohttp.idempotent(scope=lambda request: request.headers.get("user", ""))
+    @for_aiohttp.idempotent(scope=whose)
     async def pay(request: web.Request) -> web.StreamResponse:
         text = await request.text()
         await witness.work(text, wait=text == "wait")
@@ -142,6 +147,8 @@ async def test_the_first_answer_is_repeated(start: Start, framework: str) -> Non
         empty = await ask("a", "")
         assert (empty.status_code, empty.json()["type"]) == (400, "urn:asynclock:unusable-key")
         assert [(await service.client.get(PAY, headers=key)).text for _ in range(2)] == [" 6", " 7"]
+        nobody = await ask("a", user="nobody")  # strangers must not share a scope by mistake
+        assert (nobody.status_code, nobody.json()["type"]) == (500, "urn:asynclock:misconfigured")
         for one in [await ask("empty", "e") for _ in range(2)]:
             assert (one.status_code, one.content) == (202, b"")
 

@@ -41,6 +41,7 @@ THREE = ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3")
         (("redis://h:0",), "^'redis://h:0' is not a Redis address: no server has port 0$"),
         (("redis+cluster://u:canary@h:7000,h:00",), "no server has port 0$"),
         (("redis://u:canary@\ud800",), "^a node's URL can't be written as UTF-8$"),
+        (("",), "^an empty text is not a Redis address: it must begin with redis://"),
         (("redis:/u:canary@h",), r"^redis:… is not a Redis address: it must begin with redis://"),
         (("redis://h/notadb",), "number of a database, not 'notadb'"),
         (("redis://user:abc/canary",), r"in a password, write / as %2F"),
