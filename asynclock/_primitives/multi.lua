@@ -149,9 +149,12 @@ local function batch()
   local fence, text, keep = least(ARGV[4], ARGV[6])
   quiet = quiet and not too_late()
   for i = releases + 1, names do
-    local won = 0
-    while quiet and won < #locks do
-      local reply = redis.pcall('SET', KEYS[locks[won + 1] + i], ARGV[7 + i], 'NX', 'PX', ARGV[3])
+    local won, mine = 0, {}
+    for c, column in ipairs(locks) do mine[c] = KEYS[column + i] end
+    -- A SET that is taken back would wake, in vain, the waiters for a free name and a taken one.
+    local free = quiet and redis.pcall('EXISTS', unpack(mine)) == 0
+    while free and won < #locks do
+      local reply = redis.pcall('SET', mine[won + 1], ARGV[7 + i], 'NX', 'PX', ARGV[3])
       if not reply or not reply.ok then break end
       won = won + 1
     end
@@ -159,7 +162,7 @@ local function batch()
       local highest, fences, failure = 0, {}
       for c, column in ipairs(counters) do
         if failure then -- an acquire alone takes one name after the other, and stops there
-          call('DEL', KEYS[locks[c] + i])
+          call('DEL', mine[c])
         else
           local counter = KEYS[column + i]
           local before = redis.pcall('SET', counter, text, 'PX', keep, 'GET')
@@ -175,7 +178,7 @@ local function batch()
       replies[i] = failure or highest
       if failure then odd = 1 end
     else
-      for c = 1, won do call('DEL', KEYS[locks[c] + i]) end
+      for c = 1, won do call('DEL', mine[c]) end
       rest[#rest + 1] = i
     end
   end

@@ -5,7 +5,7 @@ import asyncio
 import anyio
 
 from tests.contract.faces import Face
-from tests.primitives.conftest import Connect
+from tests.primitives.conftest import Connect, hold
 from tests.waiting import PATIENCE, until
 
 
@@ -43,3 +43,15 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
     assert here.leases() == ()
     await other.release()
     await face.empty()
+
+
+async def test_a_refused_batch_wakes_no_waiter_for_its_free_name(connect: Connect) -> None:
+    waiting, rival = connect(), connect()
+    async with rival.lock("b"):
+        waiter = asyncio.create_task(hold(waiting.multi_lock("a", "b")))
+        await until(lambda: waiting.statistics().attempts == 2, "it has asked for pushes")
+        tries = [rival.multi_lock(*names).try_acquire() for names in ("ab", "cd")]
+        assert (await asyncio.gather(*tries))[0] is None
+        await asyncio.sleep(0.1)
+        assert waiting.statistics().attempts == 2
+    await (await waiter).release()
