@@ -16,6 +16,7 @@ from asynclock import blocking
 from asynclock.errors import ConfigurationError
 from asynclock.testing import lose
 from tests.blocking.conftest import SETTINGS, TTL
+from tests.blocking.threads import in_thread
 from tests.waiting import until_in_thread as until
 
 REQUEST: ContextVar[str] = ContextVar("request", default="none")
@@ -334,7 +335,5 @@ def test_the_task_of_a_thread_ends_with_it(locks: blocking.LockManager) -> None:
 
     before = locks.run(tasks)
     for _ in range(20):
-        thread = threading.Thread(target=lambda: locks.lock("a", timeout=30).acquire().release())
-        thread.start()
-        thread.join()
+        in_thread(lambda: locks.lock("a", timeout=30).acquire().release())
     until(lambda: locks.run(tasks) <= before)

@@ -13,8 +13,7 @@ async def test_the_body_may_release_it_early(connect: Connect) -> None:
     for prefix in ("a:", "a:{"):  # one lease for all names, or one each
         async with connect(prefix=prefix).multi_lock("a", "b") as lease:
             assert await lease.release()
-            assert not lease.held
-            assert lease.remaining() == 0
+            assert (lease.held, lease.remaining()) == (False, 0)
             assert connect(prefix=prefix).multi_lock("a").names == ("a",)
             assert repr(lease) == f"<MultiLease 'a, b' fence={lease.fence} released>"
         assert lease.lost_reason is None
@@ -35,23 +34,20 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
         group.cancel_scope.cancel()
     assert here.leases() == ()
 
-    other = await there.lock("d").acquire(timeout=PATIENCE)
-    async with anyio.create_task_group() as group:
+    async with there.lock("d", timeout=PATIENCE), anyio.create_task_group() as group:
         group.start_soon(inside)
         await until(lambda: len(here.leases()) == len(names) - 1, "it has all but one")
         group.cancel_scope.cancel()
     assert here.leases() == ()
-    await other.release()
     await face.empty()
 
 
 async def test_a_refused_batch_wakes_no_waiter_for_its_free_name(connect: Connect) -> None:
     waiting, rival = connect(), connect()
-    async with rival.lock("b"):
-        waiter = asyncio.create_task(hold(waiting.multi_lock("a", "b")))
+    async with rival.lock("b"), anyio.create_task_group() as group:
+        group.start_soon(hold, waiting.multi_lock("a", "b"))
         await until(lambda: waiting.statistics().attempts == 2, "it has asked for pushes")
-        tries = [rival.multi_lock(*names).try_acquire() for names in ("ab", "cd")]
-        assert (await asyncio.gather(*tries))[0] is None
+        await asyncio.gather(*(rival.multi_lock(*two).try_acquire() for two in ("ab", "cd")))
         await asyncio.sleep(0.1)
         assert waiting.statistics().attempts == 2
-    await (await waiter).release()
+        group.cancel_scope.cancel()
