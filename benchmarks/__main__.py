@@ -52,7 +52,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
     for name, help_ in (
         ("report", "write .md and .html"),
-        ("chart", "draw headline.svg or waiting.svg"),
+        ("chart", "draw headline.svg and all.svg, or waiting.svg"),
     ):
         drawn = commands.add_parser(name, help=f"{help_} from a result, the newest by default")
         drawn.add_argument("json", nargs="?", type=Path)
@@ -194,7 +194,8 @@ def _draw(arguments: argparse.Namespace) -> None:
     if any(case.scenario == chart_workers.SCENARIO for case in measured.cases()):
         chart_workers.draw(measured, results.HERE / "waiting.svg")
     else:
-        chart.draw(measured, results.HERE / "headline.svg")
+        chart.headline(measured, results.HERE / "headline.svg")
+        chart.draw(measured, results.HERE / "all.svg")
         print(words.readme(measured, source.stem))
 
 

@@ -1,7 +1,8 @@
-"""Draws the README's picture from a committed result, so that anyone can check it.
+"""Draws pictures from a committed result, so that anyone can check them.
 
-One page shows all of the result that has a place in LOADS or SINGLES. All axes are linear and begin
-at zero, so that twice as long is twice as much, and each bar bears its figure.
+The README's shows two paces; another one shows all of the result that has a place in LOADS or
+SINGLES. All axes are linear and begin at zero, so that twice as long is twice as much, and each bar
+bears its figure.
 """
 
 from __future__ import annotations
@@ -136,12 +137,31 @@ SINGLES = (
     ),
 )
 COLUMNS = 3
+STYLE: dict[Any, Any] = {"svg.hashsalt": "asynclock", "svg.fonttype": "none", "font.size": 9}
+"""A fixed salt, and no date below, so that the same result gives the same bytes."""
+GREY: dict[Any, Any] = dict.fromkeys(
+    ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), "#7d8590"
+)
+"""A colour that can be read on white and on black."""
 CAPTION = (
     "One name: asynclock passes its lease from task to task inside the process without the network,"
     " with a fence for each task. A peer asks the servers for each task, unless a local lock is in"
     " front of it; of those that have one, the fastest is shown."
 )
 """The note below a page on which some systems hand a name over without the network."""
+
+
+def headline(results: Results, target: Path) -> None:
+    """Write an SVG of two paces without a background, for light and dark pages."""
+    cases = [(title, case) for title, case in LOADS[:2] if case in results.cases()]
+    bars = max(len(_systems(results, case)) for _, case in cases)
+    with mpl.rc_context(STYLE | GREY):
+        figure = Figure(figsize=(9, 1.3 + 0.19 * bars), layout="constrained")
+        panels = figure.subplots(1, len(cases), squeeze=False)[0]
+        for panel, (title, case) in zip(panels, cases, strict=True):
+            _pace(panel, results, title, case)
+        _sign(figure, results)
+        figure.savefig(target, format="svg", metadata={"Date": None}, transparent=True)
 
 
 def draw(results: Results, target: Path) -> None:
@@ -154,8 +174,7 @@ def draw(results: Results, target: Path) -> None:
     # Inches: a title and an axis, and a line for each bar.
     upper = [0.8 + 0.19 * len(_systems(results, case)) for _, case in loads]
     lower = [0.8 + 0.19 * max(len(found) for _, found in row) for row in rows]
-    # A fixed salt and no date, so that the same result gives the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "asynclock", "svg.fonttype": "none", "font.size": 9}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, sum(upper) + sum(lower) + 1), layout="constrained")
         heights = [sum(part) for part in (upper, lower) if part]
         parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
@@ -169,11 +188,15 @@ def draw(results: Results, target: Path) -> None:
                 _single(place, title, found)
             for place in grid.flat[len(singles) :]:
                 place.set_axis_off()
-        date = results.machine["date"].split()[0]
-        figure.suptitle(f"Measured side by side on {date}\n{words.machine(results)}")
+        _sign(figure, results)
         if any(case.scenario.startswith("hot") for _, case in loads):
             figure.supxlabel("\n".join(textwrap.wrap(CAPTION, 150)), fontsize=8)
         figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def _sign(figure: Figure, results: Results) -> None:
+    date = results.machine["date"].split()[0]
+    figure.suptitle(f"Measured side by side on {date}\n{words.machine(results)}")
 
 
 def _grid(part: SubFigure, heights: Sequence[float]) -> Any:
@@ -195,6 +218,14 @@ def _systems(results: Results, case: Case) -> list[str]:
     return sorted(pace.keys() - set(queued[:-1]), key=pace.__getitem__)
 
 
+def _pace(axes: Axes, results: Results, title: str, case: Case) -> None:
+    systems = _systems(results, case)
+    paces = [results.median(case, system, "cycles_per_s") for system in systems]
+    drawn = axes.barh(list(map(_short, systems)), paces, color=list(map(colour, systems)))
+    axes.bar_label(drawn, list(map(_shown, paces)), padding=3)
+    _finish(axes, f"{title}\nacquire + release per second")
+
+
 def _load(row: Sequence[Axes], results: Results, title: str, case: Case) -> None:
     systems = _systems(results, case)
     names = [_short(system) for system in systems]
@@ -204,9 +235,7 @@ def _load(row: Sequence[Axes], results: Results, title: str, case: Case) -> None
         return [results.median(case, system, metric) for system in systems]
 
     pace, cpu, wait = row
-    drawn = pace.barh(names, figures("cycles_per_s"), color=colours)
-    pace.bar_label(drawn, [_shown(value) for value in figures("cycles_per_s")], padding=3)
-    _finish(pace, f"{title}\nacquire + release per second")
+    _pace(pace, results, title, case)
 
     ours, theirs = figures("client_us"), figures("server_us")
     cpu.barh(names, ours, color=colours)

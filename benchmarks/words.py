@@ -7,7 +7,7 @@ from .results import Case, Results
 
 LEADING = (("five masters", Case("cycle", 5, 100)), ("one server", Case("cycle", 1, 100)))
 PEERS = ("redis-semaphore", "node-redlock", "redis-py", "aioredlock")
-"""The peers that the README names; the picture shows all."""
+"""The peers that the README names; the pictures show all."""
 
 
 def machine(results: Results) -> str:
