@@ -130,8 +130,7 @@ class Lease(_settings.Answering):
         doesn't interrupt this call, unless a block of the same task is entered. Cancelling it
         changes nothing. While it waits it keeps the lease, which is therefore renewed.
         """
-        if not self._ended:
-            await asyncio.shield(self._ending())
+        await one_ends([self])
 
     async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
@@ -268,14 +267,14 @@ class Lease(_settings.Answering):
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.
 
-        A second call sends and awaits nothing, and returns the same, as far as that is known yet.
+        A second call sends nothing, and returns the same at once, as far as that is known yet.
+        Normally returns when a quorum has confirmed, or after one node timeout. If a task of this
+        process waits for the lock, the lock is handed over without asking a node. If other
+        processes wait and this process may take the lock again within its turn, this returns True
+        without waiting for the nodes. A loss that their replies show later sets `lost_reason` and
+        is logged. Leaving `async with` waits for the replies, unless the block has called this.
         The request is queued for all nodes before the first await, so cancelling this call doesn't
-        stop the release. Normally returns when a quorum has confirmed, or after one node timeout.
-        If a task of this process waits for the lock, the lock is handed over without asking a node.
-        If other processes wait and this process may take the lock again within its turn, this
-        returns True without waiting for the nodes. A loss that their replies show later sets
-        `lost_reason` and is logged. Leaving `async with` waits for the replies, unless the block
-        has called this. Raises ConfigurationError in another event loop than the manager's.
+        stop the release. Raises ConfigurationError in another event loop than the manager's.
         """
         release = self._let_go(hold=True)
         if release is not None and not release.kept:
@@ -419,6 +418,14 @@ class Lease(_settings.Answering):
         if self.lost_reason is not None and (interrupted or kind is None):
             raise self._loss_error() from error
         return (interrupted and kind is not GeneratorExit) or None  # after `_step_down`
+
+
+async def one_ends(leases: Sequence[Lease]) -> None:
+    """Wait until one of the leases has ended, without keeping any of them."""
+    if not any(lease._ended for lease in leases):
+        endings = [lease._ending() for lease in leases]
+        del leases
+        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:

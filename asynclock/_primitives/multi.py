@@ -16,7 +16,7 @@ from .._engine.acquire import Acquire, AcquireContext
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import NOT_DETACHED, Lease, wanted
+from .._engine.lease import NOT_DETACHED, Lease, one_ends, wanted
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.wire import Script
@@ -85,10 +85,7 @@ class Hold(_settings.Answering):
 
     async def wait_lost(self) -> None:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
-        if any(lease._ended for lease in self._leases):
-            return
-        endings = [lease._ending() for lease in self._leases]
-        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        await one_ends(self._leases)
 
     async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew every lease now, one after the other; see `Lease.extend`."""

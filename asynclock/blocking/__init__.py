@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Never, TypedDict, TypeVar, Unpack, cast
 
 import asynclock
 
@@ -33,11 +33,11 @@ from .._nodes.deployment import NodeAddress
 from .._primitives import base
 from .._primitives.base import UNSET, Timeout
 from .._primitives.register import DEFAULT_KEEP
-from .._primitives.synchronized import P, R
+from .._primitives.synchronized import P, R, decorator
 from .._settings import RestartGuard
 from ..events import Observer
 from ..manager import connect as connect_asynchronously
-from ._faces import Bridge, Enterable, Face, Holding, L, decorated, synchronized
+from ._faces import Bridge, Enterable, Face, Holding, L
 from ._words import describe
 
 __all__ = [
@@ -323,7 +323,14 @@ class Once(Acquirable[Run]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function; see `LockManager.once`."""
-        return decorated(self, function)
+
+        def run(key: str, call: Callable[[Any], R]) -> R:
+            with Once(self._manager, inner=self._inner._for_key(key)) as found:
+                if not found.done:
+                    found.finish(call(found.lease))
+            return cast("R", found.result)
+
+        return decorator(run, "once", self.name, self._inner._lease)(function)
 
 
 @_settings.made_by("connect(...).rwlock(name)")
@@ -594,6 +601,18 @@ class LockManager(Bridge):
         self.call(lambda: self._locks.ready(voting=voting, timeout=timeout))
 
 
+def synchronized(
+    lock: Callable[[str], Lock], template: str, lease: str | None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function: see `LockManager.synchronized`."""
+
+    def run(name: str, call: Callable[[Any], R]) -> R:
+        with lock(name) as held:
+            return call(held)
+
+    return decorator(run, "synchronized", template, lease)
+
+
 def connect(
     *nodes: NodeAddress,
     ttl: float = 10.0,
@@ -640,3 +659,4 @@ def connect(
 for _name in set(__all__) - {"LockSettings"}:
     describe(globals()[_name], getattr(asynclock, _name))
 describe(Acquirable, base.Acquirable)
+describe(Holding.release, asynclock.Lease.release)

@@ -6,7 +6,6 @@ acquires (`Enterable`) also end what an interrupted thread had.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import logging
@@ -14,13 +13,12 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, cast
 
 import anyio.to_thread
 
 from .. import _settings
-from .._primitives.synchronized import P, R, decorator
+from .._engine.lease import one_ends
 from .._process import of_one_process
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
@@ -235,15 +233,7 @@ class Holding(Face):
         return getattr(self._inner, "part", None)
 
     def release(self) -> bool:
-        """Release the lock. Return whether it was held until now.
-
-        A second call sends nothing, and returns the same at once, as far as that is known yet.
-        Normally returns when a quorum has confirmed, or after one node timeout. If a thread or a
-        task of this process waits for the lock, the lock is handed over without asking a node. If
-        other processes wait and this process may take the lock again within its turn, this returns
-        True without waiting for the nodes. A loss that their replies show later sets `lost_reason`
-        and is logged. Leaving `with` waits for the replies, unless the block has called this.
-        """
+        """Release the lock. Return whether it was held until now."""
         try:
             held: bool = self._manager.call(self._inner.release, ends=True)
         except BaseException:
@@ -331,19 +321,11 @@ async def _tell(
     lease = getattr(inner, "lease", inner)  # also that of a run
     if lease is None:  # it was dropped, or a result was kept
         return
-    if wanted:
-        waiting = lease.wanted()
-    else:
-        endings = [one._ending() for one in getattr(lease, "_leases", [lease])]
-        waiting = asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    waiting = lease.wanted() if wanted else one_ends(getattr(lease, "_leases", [lease]))
     del inner, lease  # or this would keep it while it waits
     with contextlib.suppress(ConfigurationError):  # the manager is being closed
-        told = await waiting
-        if (ours := dropped()) is None:
-            return
-        if not wanted:
-            told = getattr(ours, "lease", ours).lost_reason
-        if told is None:
+        asked, ours = await waiting, dropped()
+        if not ours or (asked if wanted else getattr(ours, "lease", ours).lost_reason) is None:
             return
         try:
             await anyio.to_thread.run_sync(callback, ours)
@@ -352,7 +334,6 @@ async def _tell(
 
 
 L = TypeVar("L", bound=Holding)
-_RELEASE = methodcaller("release")
 
 
 class Enterable(Face, Generic[L]):
@@ -372,7 +353,7 @@ class Enterable(Face, Generic[L]):
         watch = _block(self) if enter else None
         lease, found = None, None
         try:
-            lease = self._manager.call(work, undo=_RELEASE)
+            lease = self._manager.call(work, undo=lambda got: got.release())
             found = cast("L", lease and self._lease(self._manager, inner=lease))
             if watch is not None:
                 self._entered[found] = threading.get_ident()
@@ -415,25 +396,3 @@ class Enterable(Face, Generic[L]):
         here, entered = threading.get_ident(), list(self._entered.items())
         ours = [one for one, thread in reversed(entered) if thread == here]
         return ours + [one for one, _ in entered]
-
-
-def synchronized(
-    lock: Callable[[str], Enterable[Any]], template: str, lease: str | None
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: see `LockManager.synchronized`."""
-
-    def run(name: str, call: Callable[[Any], R]) -> R:
-        with lock(name) as held:
-            return call(held)
-
-    return decorator(run, "synchronized", template, lease)
-
-
-def decorated(once: Enterable[Any], function: Callable[P, R]) -> Callable[P, R]:
-    def run(key: str, call: Callable[[Any], R]) -> R:
-        with type(once)(once._manager, inner=once._inner._for_key(key)) as found:
-            if not found.done:
-                found.finish(call(found.lease))
-        return cast("R", found.result)
-
-    return decorator(run, "once", once.name, once._inner._lease)(function)

@@ -11,6 +11,7 @@ WORDS = {
     r"(?s)With `inherit`, tasks .*? own holds\. ": "",
     r"(?s) With `interrupt` \(the default\) .*? LeaseLostError\.": "",
     r" +(inherit|interrupt): .*\n": "",
+    r"(?s)\sThe request is queued .*? than the manager's\.": "",
     r" an async function": " a function",
     r"can never succeed": r"\g<0>, or if an event loop runs in this thread",
     r"cancelled or closed call": "call that was interrupted",

@@ -16,25 +16,16 @@ from tests.waiting import until_in_thread as until
 PATIENCE = 30.0
 """Seconds; far longer than anything here takes, on any machine."""
 NUMBERS = itertools.count()
-SETTINGS: dict[str, Any] = {
-    "ttl": 7.0,
-    "timeout": 0.5,
-    "renew": False,
-    "max_hold": 50.0,
-    "handoff": "strict",
-}
-NOT_FAIR = {name: value for name, value in SETTINGS.items() if name != "handoff"}
+NOT_FAIR: dict[str, Any] = {"ttl": 7.0, "timeout": 0.5, "renew": False, "max_hold": 50.0}
+SETTINGS: dict[str, Any] = {**NOT_FAIR, "handoff": "strict"}
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[blocking.LockManager, blocking.LockManager]]:
     """Two managers, as of two processes."""
     address = f"memory://passed-on-{next(NUMBERS)}"
-    settings: Any = {"ttl": 60, "max_ttl": 60}
-    with (
-        blocking.connect(address, **settings) as locks,
-        blocking.connect(address, **settings) as others,
-    ):
+    locks, others = (blocking.connect(address, ttl=60, max_ttl=60) for _ in range(2))
+    with locks, others:
         yield locks, others
 
 

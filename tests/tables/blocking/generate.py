@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asynclock
-from asynclock._primitives import base
+from asynclock._primitives import base, synchronized
 
 PACKAGE = Path(asynclock.__file__).parent / "blocking"
 FILE = PACKAGE / "__init__.py"
@@ -30,6 +30,7 @@ FOOTER = """
 for _name in set(__all__) - {"LockSettings"}:
     describe(globals()[_name], getattr(asynclock, _name))
 describe(Acquirable, base.Acquirable)
+describe(Holding.release, asynclock.Lease.release)
 """
 
 BASES = {
@@ -172,8 +173,9 @@ def method(one: Member, *, manager: bool) -> str:
         if one.name == "synchronized":
             value = "synchronized(partial(self.lock, **settings), template, lease)"
         elif one.name == "__call__":
-            value = "decorated(self, function)"
-            head = head.replace("Awaitable[R]", "R")
+            inner = re.sub(r"self\._(?=for_key|lease)", "self._inner._", ast.unparse(one.node))
+            run = re.sub(r"(self\S+_for_key\(key\))", r"Once(self._manager, inner=\1)", inner)
+            return without_await(run)
         elif one.name == "resume":
             value = f"Lock(self, inner={theirs})._obtain({later})"
         elif "L" in returned.split() or (returned == "Lease" and "lease" in parameters):
@@ -214,6 +216,12 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, among: int = 1) -> t
     return ast.unparse(given), ", ".join(passed)
 
 
+def without_await(source: str) -> str:
+    """Return the source of a function whose body is the same for threads."""
+    source = re.sub(r"\b(?:Awaitable\[|Coroutine\[Any, Any, )R\]", "R", for_threads(source))
+    return source.replace("await ", "")
+
+
 def generated() -> str:
     """Return the source of the file; its lines may be too long.
 
@@ -221,7 +229,8 @@ def generated() -> str:
     """
     by_hand = FILE.read_text("utf-8").partition("\nclass ")[0]
     kinds = (base.HoldSettings, base.WaitSettings, base.LockSettings, base.MutexSettings)
-    parts = [*map(typed, kinds), *map(written, BASES), connect(), FOOTER]
+    decorate = without_await(inspect.getsource(synchronized.synchronized))
+    parts = [*map(typed, kinds), *map(written, BASES), decorate, connect(), FOOTER]
     return "\n\n".join([by_hand.strip(), *parts])
 
 
