@@ -60,7 +60,7 @@ local function join(queue, ticket, ms, number, floor)
   end
   if number ~= stored then redis.call('ZADD', queue, string.format('%.0f', number), ticket) end
   redis.call('SET', derived(queue, ticket), WAITS, 'PX', ms)
-  redis.call('PEXPIRE', queue, ms)
+  keep_for(queue, ms) -- another waiter's ticket may live for longer than this one
   return number
 end
 

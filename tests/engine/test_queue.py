@@ -36,10 +36,6 @@ AT_ONCE = 0.05
 QUEUE = KEY + b":#queue"
 
 
-def was_refused(locks: asynclock.LockManager) -> bool:
-    return locks.statistics().refused >= 1
-
-
 async def refused(locks: asynclock.LockManager, more: int = 1) -> None:
     """Wait until the nodes have refused this many more attempts."""
     before = locks.statistics().refused
@@ -95,7 +91,7 @@ def test_a_release_wakes_one_waiter_and_processes_go_in_order(kind: str) -> None
             tasks = []
             for number, locks in enumerate(others):
                 tasks.append(start(turn(number, locks)))
-                await until(partial(was_refused, locks))
+                await refused(locks)
             await asyncio.sleep(0.01)
             before = sum(locks.statistics().attempts for locks in others)
             await (held.resign() if kind == "election" else held.release())
@@ -273,30 +269,16 @@ async def test_a_hand_over_needs_the_push_of_a_quorum(on: Nodes) -> None:
 
 
 @virtual
-async def test_a_dead_waiter_is_passed_over(on: Nodes) -> None:
-    async with on.connect() as other:
+async def test_each_client_says_how_long_the_nodes_keep_its_place(on: Nodes) -> None:
+    async with on.connect(ticket_ttl=60.0) as patient, on.connect() as hasty:
         holder = await on.locks.lock("a").acquire()
-        for node in on.nodes:
-            await node.command("ZADD", QUEUE, 1, "dead")
-            await node.command("SET", QUEUE + b":#dead", "1", "PX", int(PATIENCE * 1000))
-        waiting = await line_up(other.lock("a"), other)
+        first = await line_up(patient.lock("a"), patient)
+        (await line_up(hasty.lock("a"), hasty)).cancel()
+        await asyncio.sleep(PATIENCE + AT_ONCE)
+        second = await line_up(hasty.lock("a"), hasty)
         await holder.release()
-        assert await seconds_until(waiting.done) <= PATIENCE + AT_ONCE
-        await (await waiting).release()
-
-
-@virtual
-async def test_a_client_says_how_long_the_nodes_keep_its_place(on: Nodes) -> None:
-    async with on.connect(ticket_ttl=5.0) as other:
-        holder = await on.locks.lock("a").acquire()
-        waiting = await line_up(other.lock("a"), other)
-        for seconds in (0.0, 6.0):
-            await asyncio.sleep(seconds)
-            for node in on.nodes:
-                (ticket,) = await node.command("ZRANGE", QUEUE, 0, -1)
-                assert 2500 < await node.command("PTTL", QUEUE + b":#" + ticket.encode()) <= 5000
-        await holder.release()
-        await (await waiting).release()
+        await wins(first, AT_ONCE)
+        await wins(second, AT_ONCE)
 
 
 @virtual
