@@ -64,9 +64,10 @@ class FairLock(Lockable):
     """A mutex that goes to the task that has waited longest, in any process.
 
     The nodes keep the queue: if a quorum of them knows of a task that waits before another one
-    asks, it goes first (docs/guarantees.md). A waiter that crashed is skipped after 2 s; a waiter
-    that stops waiting leaves at once. Every hand-over goes through the nodes, so this is slower
-    than `lock`, which hands over inside a process. Works on every deployment.
+    asks, it goes first (docs/guarantees.md). A waiter that crashed is skipped after its
+    `ticket_ttl`; a waiter that stops waiting leaves at once. Every hand-over goes through the
+    nodes, so this is slower than `lock`, which hands over inside a process. Works on every
+    deployment.
     """
 
     __slots__ = ()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from asyncio.subprocess import Process
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ import pytest
 from asynclock.testing import LocalServer
 from tests import patient
 from tests.docs.blocks import ROOT
+from tests.waiting import becomes
 
 from .conftest import PATIENCE, Program, alive, until
 
+QUEUE = "asynclock:j:#queue"
 BEAT = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -44,6 +47,14 @@ async def holds(process: Process, node: LocalServer) -> bool:
     """Whether this `run` has the lock."""
     owner = await node.command("GET", "asynclock:j")
     return owner is not None and f":{process.pid}:" in owner
+
+
+async def queued(program: Program, *args: str, place: int = 1) -> Process:
+    """Start a `run`, and return it once it waits for its lock."""
+    process = await program.start("run", *args)
+    for node in program.nodes:
+        await becomes(partial(node.command, "ZCARD", QUEUE), place, timeout=PATIENCE)
+    return process
 
 
 def pid_of(file: Path) -> int:
@@ -77,15 +88,11 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
     await asyncio.wait_for(process.wait(), PATIENCE)  # 3.11: until its pipes are closed, too
     # It is no longer renewed, so it is free within the ttl.
     for node in program.nodes:
-        assert 0 < await node.command("PTTL", "asynclock:j") <= 3000 or not await _held(node)
+        assert -1 != await node.command("PTTL", "asynclock:j") <= 3000
     await until(lambda: not any(map(alive, pids)), "the end of the command and its child")
     async with patient.connect_to(program.nodes) as locks:
         lease = await locks.lock("j").acquire(timeout=PATIENCE)
         await lease.release()
-
-
-async def _held(node: LocalServer) -> bool:
-    return await node.command("EXISTS", "asynclock:j") == 1
 
 
 async def test_lost_quorum_ends_the_command_before_the_ttl(
@@ -187,15 +194,10 @@ async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a
     go_on = tmp_path / "go-on"
     command = ("sh", "-c", f"while [ ! -e {go_on} ]; do sleep 0.02; done")
 
-    async def see(*question: str, answer: object) -> bool:
-        return await program.nodes[0].command(*question, "asynclock:j:#queue") == answer
-
     async with patient.connect_to(program.nodes) as locks:
         async with locks.lock("j"):
-            process = await program.start("run", "j", "--", *command)
-            await until(lambda: see("ZCARD", answer=1), "run waits")
-            other = await program.start("run", "j", "--", "true")
-            await until(lambda: see("ZCARD", answer=2), "another waits")
+            process = await queued(program, "j", "--", *command)
+            other = await queued(program, "j", "true", place=2)
         await until(lambda: holds(process, program.nodes[0]), "run has the lock")
         for node in program.nodes:
             await node.command("DEL", "asynclock:j")
@@ -219,6 +221,24 @@ async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
         process.send_signal(signal.SIGCONT)
     assert last_beat(file) < stopped + 4.0
     assert (await program.finish(process)).status == 70
+
+
+async def test_a_stopped_run_keeps_its_place_for_its_ticket_ttl(program: Program) -> None:
+    program.use(program.nodes, ticket_ttl=5.0)
+    async with patient.connect_to(program.nodes) as locks:
+        async with locks.lock("j"):
+            first = await queued(program, "j", "true")
+            second = await queued(program, "j", "true", place=2)
+            first.send_signal(signal.SIGSTOP)
+            stopped, left = time.monotonic(), []
+            for node in program.nodes:
+                (ticket, _) = await node.command("ZRANGE", QUEUE, 0, -1)
+                left.append(await node.command("PTTL", f"{QUEUE}:#{ticket}") / 1000)
+        assert (await program.finish(second)).status == 0
+    assert 0 < min(left) <= max(left) <= 5.0
+    assert time.monotonic() - stopped > sorted(left)[1]
+    first.send_signal(signal.SIGCONT)
+    assert (await program.finish(first)).status == 0
 
 
 async def test_the_service_for_systemd_runs_on_one_host(program: Program) -> None:
