@@ -1,6 +1,6 @@
 """Counts what an uncontended acquire and its release run: Python calls, files and coroutines.
 
-    python -m benchmarks.calls
+    python -m benchmarks.calls [-v]
 
 The nodes are in memory, and the lock is warm. A call is one start or one resumption of a Python
 function of the package while the calling task awaits the lock; the in-memory server's own work is

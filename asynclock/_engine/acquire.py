@@ -340,7 +340,7 @@ class Acquire(AcquireContext[Lease]):
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:
                     first = ask.alone()
-                    first.conclude()
+                    first.conclude()  # it may be won after all: then `Seek.run` returns it
             if lease is None:
                 lease = yield from self._contend(queue, first, kept).__await__()
         except BaseException:
