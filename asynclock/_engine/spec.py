@@ -275,8 +275,8 @@ def last_owner(value: str) -> str:
 
 
 # ---- Replies by name: a reply of any other shape is a Failure of its node, like no answer --------
-# The scripts' headers have the forms. Only `plain` looks at a reply before these readers: a batch
-# compares whole replies.
+# The scripts' headers have the forms. On the hot path replies get no names: a batch compares whole
+# ones, and `plain`, with `as_batch` and `look_inside` of link.py, only looks for the same forms.
 
 
 LONGEST_MESSAGE: Final = 200
@@ -397,16 +397,15 @@ def acquired(reply: Any) -> Granted | Refused | Failure:
 
 def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
     """Return a number per name if the node did everything and nobody waits; otherwise None."""
-    if type(reply) is not list or len(reply) < 3:
-        return None
-    if releases + acquires == 1:
-        number = reply[1] if acquires else GRANTED
-        if reply[0] != GRANTED or reply[-2] or type(number) is not int or number not in FENCES:
+    match reply:
+        case [1, fence, b"", _] if acquires == 1 and not releases:
+            return [fence] if type(fence) is int and fence in FENCES else None
+        case [1, b"" | [], _] if releases == 1 and not acquires:
+            return [GRANTED]
+        case [0, numbers, _] if type(numbers) is list and len(numbers) == releases + acquires > 1:
+            pass
+        case _:
             return None
-        return [number]
-    numbers = reply[1]
-    if reply[0] or type(numbers) is not list or len(numbers) != releases + acquires:
-        return None
     sound = set(map(type, numbers)) == INTEGERS and min(numbers) > 0
     return numbers if sound and max(numbers) in FENCES else None
 

@@ -191,9 +191,9 @@ async def _log_in(
     if isinstance(answer, Failure) and answer.code in ("", NOT_REDIS) and link.closed.done():
         answer = await _hung_up(answer, link, endpoint)
     _accept(answer, secrets)
-    for selected in answers[: len(select)]:
-        _accept(selected)
-    return answers[len(select) :]
+    if select:
+        _accept(answers.pop(0))
+    return answers
 
 
 def _no_hello(answer: Failure) -> bool:
@@ -252,7 +252,7 @@ async def _introduce(
     replies = await _log_in(link, endpoint, login, *questions)
     for reply in replies:
         _accept_ready(reply)
-    tracking, fsync, time, info = replies[:4]
+    tracking, fsync, time, info, *more = replies
     fields = parse_info(info)
     if is_sentinel(fields):
         raise HandshakeError(Failure(SENTINEL, permanent=True))
@@ -266,7 +266,7 @@ async def _introduce(
     if own_key and not link.tracking:  # a proxy does not pass pushes on
         await ask_whether_one_server(link, own_key)
     known = read_facts(info, fsync, tracking=link.tracking)
-    record = record_in(replies[-1] if record_key else None)
+    record = record_in(more[-1] if record_key else None)
     refused = _refused(questions, replies)
     return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=record)
 

@@ -261,15 +261,10 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         number = len(replies)
         while number:  # the newest clock, before any reply counts
             number -= 1
-            reply = replies[number]
-            if (
-                type(reply) is list
-                and reply
-                and type(clock := reply[-1]) is int
-                and clock > 1 << 48
-            ):
-                self.listener.on_clock(clock / 1_000_000, self._in_flight[number][2], received)
-                break
+            match replies[number]:
+                case [*_, clock] if type(clock) is int and clock > 1 << 48:
+                    self.listener.on_clock(clock / 1_000_000, self._in_flight[number][2], received)
+                    break
         # A new primary may already have granted the same lock to another owner.
         doubt = None if self.doubted is None else self.doubted(received)
         for reply in replies:
@@ -457,7 +452,7 @@ class Patience:
 
 
 def as_batch(command: Command, replies: list[Any]) -> list[Any]:
-    """Return what BATCH would reply in place of these replies."""
+    """Return what BATCH would reply in place of these; `match` would take three times as long."""
     odd = clock = 0
     acquires = len(replies) - len(command.claims)
     for n, reply in enumerate(replies):
@@ -472,10 +467,11 @@ def as_batch(command: Command, replies: list[Any]) -> list[Any]:
 
 def look_inside(link: Link, reply: Any) -> None:
     """Close the link if an error inside the reply to a batch shows that its primary is demoted."""
-    if type(reply) is list and len(reply) == 3 and reply[0] and type(reply[1]) is list:
-        for error in reply[1]:
-            if type(error) is ServerError:
-                _demoted(link, str(error))
+    match reply:
+        case [1, list(parts), _]:
+            for error in parts:
+                if type(error) is ServerError:
+                    _demoted(link, str(error))
 
 
 def _demoted(link: Link, cause: str) -> None:

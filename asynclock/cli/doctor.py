@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Annotated, Any
@@ -214,9 +214,9 @@ async def _behind_sentinels(url: str) -> Group:
     named: list[tuple[str, int]] = []
     for sentinel, reply in zip(service.sentinels, replies, strict=True):
         found.findings += _of_sentinel(sentinel, service.name, reply)
-        if isinstance(reply, list) and isinstance(reply[0], list):
-            host, port = reply[0]
-            named.append((host.decode(), int(port)))
+        match reply:
+            case [[bytes(host), bytes(port)], *_]:
+                named.append((host.decode(), int(port)))
     count = len(service.sentinels)
     if count < 3:
         shown = redacted(url).strip("'")
@@ -225,36 +225,39 @@ async def _behind_sentinels(url: str) -> Group:
         listed = ", ".join(f"{host}:{port}" for host, port in named)
         found.findings.append(finding("sentinels-disagree", named=listed, service=service.name))
     if named:
-        host, port = max(named, key=named.count)
-        found.servers.append((service.data.at(host, port), url))
+        primary = max(named, key=named.count)
+        found.servers.append((service.data.at(*primary), url))
     return found
 
 
 def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -> Found:
     node = sentinel.address
     call = Call(lambda words: f"redis-cli -h {sentinel.host} -p {sentinel.port} {words}")
-    if isinstance(reply, Failure):
-        yield finding("sentinel-down", node=node, call=call, cause=reply.cause)
-    elif not isinstance(reply[0], list):
-        yield finding("sentinel-service", node=node, call=call, service=service)
-    elif isinstance(reply[1], Failure):
-        cause = reply[1].cause
-        yield finding("sentinel-quorum", node=node, call=call, service=service, cause=cause)
+    match reply:
+        case Failure(cause):
+            yield finding("sentinel-down", node=node, call=call, cause=cause)
+        case [list(), Failure(cause)]:
+            yield finding("sentinel-quorum", node=node, call=call, service=service, cause=cause)
+        case [None | Failure(), _]:
+            yield finding("sentinel-service", node=node, call=call, service=service)
 
 
 async def _in_cluster(url: str) -> Group:
     seeds, found = Seeds(url, port=6379).endpoints(), Group()
     for seed in seeds:
-        reply = await replies_of(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"))
-        if isinstance(reply, Failure) or not isinstance(reply[1], bytes):
-            continue
-        if b"cluster_state:ok" not in reply[0]:
-            found.findings.append(finding("cluster-state", node=seed.address))
-        for line in reply[1].decode("utf-8", "replace").splitlines():
-            words = line.split()
-            if "fail" not in words[2] and len(words) > 8:  # it has slots, and a replica has none
-                host, _, port = words[1].partition("@")[0].rpartition(":")
-                found.servers.append((seed.at(host or seed.host, int(port)), url))
-        return found
+        match await replies_of(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES")):
+            case [bytes(info), bytes(nodes)]:
+                if b"cluster_state:ok" not in info:
+                    found.findings.append(finding("cluster-state", node=seed.address))
+                found.servers = [(one, url) for one in _with_slots(seed, nodes)]
+                return found
     found.servers = [(seed, url) for seed in seeds]
     return found
+
+
+def _with_slots(seed: Endpoint, nodes: bytes) -> Iterator[Endpoint]:
+    for line in nodes.decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if "fail" not in words[2] and len(words) > 8:  # it has slots, and a replica has none
+            host, _, port = words[1].partition("@")[0].rpartition(":")
+            yield seed.at(host or seed.host, int(port))

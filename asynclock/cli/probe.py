@@ -289,7 +289,7 @@ async def _second_connection(found: Probe) -> None:
     if isinstance(replies, Failure):
         found.refused[SECOND] = replies
     else:
-        found.other_run_id = parse_info(replies[0]).get("run_id")
+        found.other_run_id = parse_info(*replies).get("run_id")
 
 
 async def replies_of(endpoint: Endpoint, *commands: Sequence[str]) -> list[Any] | Failure:

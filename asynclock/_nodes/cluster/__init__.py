@@ -23,13 +23,12 @@ from ..link import Link
 from ..multiplexer import quarantined
 from ..node import Node, PendingReleases
 from ..replicated import POLL, PrimaryDialer, WatchedNode, poll, poll_patience, source_node
-from ..replicated.acks import AckedLink, KnownReplicas
+from ..replicated.acks import AckedLink, KnownReplicas, granted
 from ..server import SETTLE_PAUSE, ServerNode
 from ..wire import (
     ASKING,
     CACHING,
     GIVEN_UP,
-    GRANTED,
     REDIRECTS,
     Command,
     Failure,
@@ -526,8 +525,7 @@ class RoutedCommand:
             return
         if operation in VOTES:
             shard.note(None)
-            granted = type(reply) is list and reply[:1] == [GRANTED]
-            if self._sent < shard.trust.votes_from and granted:
+            if self._sent < shard.trust.votes_from and granted(reply):
                 reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
