@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 
-from .. import _settings
+from .. import _clock, _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect_parts
@@ -168,8 +168,9 @@ class SemaphorePermits(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
         leases = None
         collects = self._gate.queue_key in self._engine.queues  # a task of this process
+        late = timeout is not None and _clock.now() >= since + timeout
         # Of rivals that try at once, the one that gets the gate wins.
-        if not (once or timeout == 0 or collects):
+        if not (once or late or collects):
             semaphore = self._semaphore
             spec = partial(lone_slot, semaphore._key, self.name, semaphore.permits)
             slots = list(map(spec, islice(semaphore._free_slots(), self.permits)))

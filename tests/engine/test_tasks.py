@@ -8,6 +8,7 @@ import pytest
 
 import asynclock
 from asynclock.testing import lose
+from tests.engine.kinds import LOCKS as ALL
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
 from tests.waiting import PATIENCE, go_through, until
 
@@ -31,10 +32,10 @@ def cancellations() -> int:
     return task.cancelling()
 
 
-@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@pytest.mark.parametrize("kind", ALL)
 @virtual_single
 async def test_a_timeout_counts_from_the_call(on: Nodes, kind: str) -> None:
-    call = LOCKS[kind](on.locks).acquire(timeout=0.1)
+    call = ALL[kind](on.locks).acquire(timeout=0.1)
     await asyncio.sleep(TTL)
     with pytest.raises(asynclock.AcquireTimeoutError, match=r"the timeout was 0\.1 s"):
         await call
