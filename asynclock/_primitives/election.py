@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -133,6 +133,11 @@ class Election(Named):
     ) -> None:
         what = spec(engine.settings.prefix, _settings.name(name, "an election's name"))
         super().__init__(engine, what, options, timeout)
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _settings.instead(
+            "`async with election.campaign()`"
+        )
 
     def campaign(
         self, value: str = "", *, timeout: Timeout = UNSET, on_wanted: OnWanted = None

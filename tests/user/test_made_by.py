@@ -133,7 +133,7 @@ def test_python_and_its_tools_find_on_a_lock_what_it_has() -> None:
         (lambda locks: contextlib.ExitStack().enter_context(locks), ENTER),
         (lambda locks: contextlib.ExitStack().enter_context(locks.lock("a")), ENTER),
         (lambda locks: entered_plainly(locks.lock("a").acquire()), ENTER),
-        (lambda locks: contextlib.ExitStack().enter_context(locks.rwlock("a")), "rwlock.read()`"),
+        (lambda locks: locks.election("a").__aenter__(), "`async with election.campaign()`"),
         (lambda locks: locks.rwlock("a").__aenter__(), "`async with rwlock.read()`"),
         (lambda locks: asyncio.run(awaited(locks.lock("a"))), "`await lock.acquire()`"),
         (lambda _: asyncio.run(entered(blocking.connect("memory://"))), PLAIN),
