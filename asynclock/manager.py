@@ -14,7 +14,7 @@ from ._engine.acquire import Acquire
 from ._engine.context import EngineSettings
 from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import Detached, Lease
+from ._engine.lease import Detached, Lease, grant_of
 from ._engine.outbox import Ask
 from ._engine.spec import HandOff, LeaseOptions, is_owner_id
 from ._inspect.survey import held
@@ -310,8 +310,8 @@ class LockManager(_settings.Answering):
             text = f"the lease on {name!r} is no longer held: {reason}"
             was = {"name": name, "reason": reason, "owner": old}
             raise LeaseLostError(text, **was, fence=kept.fence) from None
-        if lease._grant is not None:
-            lease._grant.resumed(what)
+        if (grant := grant_of(lease)) is not None:
+            grant.resumed(what)
         return lease
 
     async def release_held(

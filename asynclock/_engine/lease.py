@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, Self
 from weakref import ReferenceType
@@ -148,7 +149,7 @@ class Lease(_settings.Answering):
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
-        grant = self._live()
+        grant = live(self)
         before = grant.ttl
         if ttl is not None:
             present = max(grant.valid_until, grant.extends_until)
@@ -161,7 +162,7 @@ class Lease(_settings.Answering):
             grant.wants(ttl)
         failures = await self._engine.extend_now(grant)
         if not self.held:
-            raise self._loss_error()
+            raise loss_error(self)
         if failures is not None:
             if grant.ttl == ttl and self.remaining() <= before:  # no other call has got it
                 grant.wants(before)
@@ -182,7 +183,7 @@ class Lease(_settings.Answering):
         too few nodes answered: that changes nothing, and the lease is held until its deadline. The
         answer is of the past when it arrives: only a store that checks the fence is safe.
         """
-        self._check_loop()
+        check_loop(self)
         engine, grant = self._engine, self._grant
         if grant is None or not self.held:
             return False
@@ -205,11 +206,11 @@ class Lease(_settings.Answering):
         `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock` made the lease,
         and what `extend` raises. After an error or a cancellation the lease is held as before.
         """
-        grant = self._live()
+        grant = live(self)
         ticket = Detached.ticket_of(grant)
         await self.extend()
         grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
-        self._let_go()
+        let_go(self)
         return ticket
 
     async def publish(self, text: str) -> bool:
@@ -223,20 +224,7 @@ class Lease(_settings.Answering):
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
-        return await self._publish(text or None).decided
-
-    def _publish(self, text: str | None) -> Check:
-        """Send a message, now and with each renewal; None takes it back. Return the vote on it."""
-        grant, engine = self._live(), self._engine
-        if not grant.spec.own_keys:
-            raise ConfigurationError("readers share a name, so none of them can publish a message")
-        engine.messages.pop(grant, None)
-        if text is not None:
-            message = self.fence, next(engine.renewals.numbers), self.owner, text
-            engine.messages[grant] = json.dumps(message).encode()
-        check = Check(engine, grant)
-        engine.publish(grant, check)
-        return check
+        return await send_message(self, text or None).decided
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
@@ -246,7 +234,7 @@ class Lease(_settings.Answering):
         two; nodes that can't push are asked about four times a second. The label is untrusted text.
         Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop.
         """
-        return wanted(self._engine, [self])
+        return wanted([self])
 
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
@@ -255,7 +243,7 @@ class Lease(_settings.Answering):
         the exception handler of the loop, which logs it.
         """
         _settings.callback(callback)
-        self._check_loop()
+        check_loop(self)
         asked, reference = self.wanted(), ReferenceType(self)  # which don't keep the lease
 
         async def tell() -> None:
@@ -276,33 +264,10 @@ class Lease(_settings.Answering):
         The request is queued for all nodes before the first await, so cancelling this call doesn't
         stop the release. Raises ConfigurationError in another event loop than the manager's.
         """
-        release = self._let_go(hold=True)
+        release = let_go(self, hold=True)
         if release is not None and not release.kept:
             await release.done()
         return bool(self._outcome)
-
-    def _let_go(self, *, hold: bool = False) -> Release | None:
-        """Release now, without waiting; return the release, unless the lease has ended before.
-
-        With `hold` the caller held the lease until now; otherwise a call that has failed, and maybe
-        in another event loop, gives it back.
-        """
-        engine, grant = self._engine, self._grant
-        if self._outcome is not None:
-            return None
-        if grant is None or not grant.alarm:
-            self._outcome = False
-            return None
-        if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
-            self._check_loop()
-        now = _clock.now()
-        self._outcome = held = now < grant.valid_until
-        release = engine.end_lease(grant, now, self._was_lost)
-        if hold and held and engine.paces:
-            engine.paces.held(grant.spec.pace_key, now - grant.held_since)
-        if grant.lost_reason is None:  # otherwise it says why
-            self._grant = None
-        return release
 
     def _was_lost(self, reason: str) -> None:
         # The replies to the release show it.
@@ -310,79 +275,15 @@ class Lease(_settings.Answering):
         held = _clock.now() - self._acquired_at
         self._engine.report_loss(Lost(self.name, self.owner, self.fence, reason, held))
 
-    @property
-    def _ended(self) -> bool:
-        """Whether the lease was released, or lost as far as that was noticed."""
-        return self._grant is None or not self._grant.alarm
-
     def _ending(self) -> asyncio.Future[None]:
         """Return the shared future that is done once the lease has ended; don't cancel it."""
-        self._check_loop()
+        check_loop(self)
         grant = self._grant
         if grant is None or not grant.alarm:
             done = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
         return grant.ends()
-
-    def _guard(self, body: Interruption) -> None:
-        """Interrupt `body` when the lease is lost; `body` may need other leases too."""
-        if self._grant is not None:
-            self._grant.guard(body)
-
-    def _unguard(self, body: Interruption) -> None:
-        """Stop interrupting `body`."""
-        if self._grant is not None:
-            self._grant.unguard(body)
-
-    def _step_down(self) -> None:
-        """End the body as a loss does, but while the lease is held: leaving raises no error."""
-        if self._body is not None:
-            self._body.interrupt()
-
-    def _live(self) -> Grant:
-        """Return the grant of a lease that is held. Raises LeaseLostError if it has ended."""
-        self._check_loop()
-        if self._grant is None or not self.held:
-            raise self._loss_error()
-        return self._grant
-
-    def _check_loop(self) -> None:
-        """Raise ConfigurationError in another event loop than the manager's."""
-        self._engine.multiplexer.check_loop()
-
-    def _loss_error(self, reason: str | None = None) -> LeaseLostError:
-        """Return the error for code that uses a lease that is no longer held."""
-        ended = "expired" if self._outcome is None else "it was released or detached"
-        reason = reason or self.lost_reason or ended
-        text = f"the lease on {self.name!r} (fence {self.fence}) is no longer held: {reason}"
-        more: dict[str, Any] = {"owner": self.owner, "fence": self.fence}
-        return LeaseLostError(text, name=self.name, reason=reason, **more)
-
-    def _notice_end(self) -> None:
-        """Count the lease as lost if it has ended and nothing has noticed that yet."""
-        if self._grant is not None and not self.held:
-            self._engine.mark_lost(self._grant, UNNOTICED)
-
-    # entered
-
-    def _enter(self) -> Lease:
-        """Begin the body, as `async with` does.
-
-        Raises LeaseLostError if the lease has ended, RuntimeError if it was entered already.
-        """
-        grant = self._grant
-        if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
-            self._notice_end()
-            raise self._loss_error()
-        if self._body is not None:
-            raise RuntimeError("this lease has been entered already")
-        body = Interruption()
-        if body.task.get_loop() is not self._engine.multiplexer.loop:
-            self._check_loop()  # a loss could not end a body there
-        self._body = body
-        grant.guard(body)
-        return self
 
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts.
@@ -393,11 +294,11 @@ class Lease(_settings.Answering):
         """
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        self._live()
+        live(self)
         self._body.move()
 
     async def __aenter__(self) -> Lease:
-        return self._enter()
+        return enter(self)
 
     async def __aexit__(
         self,
@@ -408,27 +309,145 @@ class Lease(_settings.Answering):
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
         if kind is GeneratorExit:
-            if body is not None:
-                self._unguard(body)
-            self._engine.soon(self._let_go)  # a coroutine may be closed in any thread
+            if body is not None and self._grant is not None:
+                self._grant.unguard(body)
+            self._engine.soon(partial(let_go, self))  # a coroutine may be closed in any thread
         else:
-            release = self._let_go(hold=True)
+            release = let_go(self, hold=True)
             if release is not None:
                 await release.done()
         if self.lost_reason is not None and (interrupted or kind is None):
-            raise self._loss_error() from error
-        return (interrupted and kind is not GeneratorExit) or None  # after `_step_down`
+            raise loss_error(self) from error
+        return (interrupted and kind is not GeneratorExit) or None  # after `step_down`
+
+
+# ---- What primitives do with a lease, and users don't --------------------------------------------
+
+
+def enter(lease: Lease) -> Lease:
+    """Begin the body, as `async with` does.
+
+    Raises LeaseLostError if the lease has ended, RuntimeError if it was entered already.
+    """
+    grant = lease._grant
+    if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
+        notice_end(lease)
+        raise loss_error(lease)
+    if lease._body is not None:
+        raise RuntimeError("this lease has been entered already")
+    body = Interruption()
+    if body.task.get_loop() is not lease._engine.multiplexer.loop:
+        check_loop(lease)  # a loss could not end a body there
+    lease._body = body
+    grant.guard(body)
+    return lease
+
+
+def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
+    """Release now, without waiting; return the release, unless the lease has ended before.
+
+    With `hold` the caller held the lease until now; otherwise a call that has failed, and maybe
+    in another event loop, gives it back.
+    """
+    engine, grant = lease._engine, lease._grant
+    if lease._outcome is not None:
+        return None
+    if grant is None or not grant.alarm:
+        lease._outcome = False
+        return None
+    if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
+        check_loop(lease)
+    now = _clock.now()
+    lease._outcome = held = now < grant.valid_until
+    release = engine.end_lease(grant, now, lease._was_lost)
+    if hold and held and engine.paces:
+        engine.paces.held(grant.spec.pace_key, now - grant.held_since)
+    if grant.lost_reason is None:  # otherwise it says why
+        lease._grant = None
+    return release
+
+
+def give_back(lease: Lease) -> None:
+    """Release the lease that a call got before it failed; call this in its `except`."""
+    lease._engine.clean_up(partial(let_go, lease))
+
+
+async def release_all(leases: Sequence[Lease]) -> bool:
+    """Release all leases, the last one first; return whether all were held until now.
+
+    All requests are sent before this waits, so a cancellation only ends the wait for the replies.
+    """
+    releases = [let_go(lease, hold=True) for lease in reversed(leases)]
+    for release in filter(None, releases):
+        await release.done()
+    return all(lease._outcome for lease in leases)
+
+
+def grant_of(lease: Lease) -> Grant | None:
+    """Return what the nodes granted; None once the lease was released."""
+    return lease._grant
+
+
+def live(lease: Lease) -> Grant:
+    """Return the grant of a lease that is held. Raises LeaseLostError if it has ended."""
+    check_loop(lease)
+    if lease._grant is None or not lease.held:
+        raise loss_error(lease)
+    return lease._grant
+
+
+def loss_error(lease: Lease, reason: str | None = None) -> LeaseLostError:
+    """Return the error for code that uses a lease that is no longer held."""
+    ended = "expired" if lease._outcome is None else "it was released or detached"
+    reason = reason or lease.lost_reason or ended
+    text = f"the lease on {lease.name!r} (fence {lease.fence}) is no longer held: {reason}"
+    more: dict[str, Any] = {"owner": lease.owner, "fence": lease.fence}
+    return LeaseLostError(text, name=lease.name, reason=reason, **more)
+
+
+def check_loop(lease: Lease) -> None:
+    """Raise ConfigurationError in another event loop than the manager's."""
+    lease._engine.multiplexer.check_loop()
+
+
+def notice_end(lease: Lease) -> None:
+    """Count the lease as lost if it has ended and nothing has noticed that yet."""
+    if lease._grant is not None and not lease.held:
+        lease._engine.mark_lost(lease._grant, UNNOTICED)
+
+
+def step_down(lease: Lease) -> None:
+    """End the body as a loss does, but while the lease is held: leaving raises no error."""
+    if lease._body is not None:
+        lease._body.interrupt()
+
+
+def send_message(lease: Lease, text: str | None) -> Check:
+    """Send a message, now and with each renewal; None takes it back. Return the vote on it."""
+    grant, engine = live(lease), lease._engine
+    if not grant.spec.own_keys:
+        raise ConfigurationError("readers share a name, so none of them can publish a message")
+    engine.messages.pop(grant, None)
+    if text is not None:
+        message = lease.fence, next(engine.renewals.numbers), lease.owner, text
+        engine.messages[grant] = json.dumps(message).encode()
+    check = Check(engine, grant)
+    engine.publish(grant, check)
+    return check
 
 
 async def one_ends(leases: Sequence[Lease]) -> None:
     """Wait until one of the leases has ended, without keeping any of them."""
-    if not any(lease._ended for lease in leases):
+    if all(grant is not None and grant.alarm for grant in map(grant_of, leases)):
         endings = [lease._ending() for lease in leases]
         del leases
         await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
+async def wanted(leases: Sequence[Lease]) -> str | None:
+    if not leases:
+        return None
+    engine = leases[0]._engine
     grants = [lease._grant for lease in leases if lease._grant is not None]
     endings = [lease._ending() for lease in leases]
     del leases  # the program may drop them while this waits
@@ -438,7 +457,7 @@ async def wanted(engine: Engine, leases: Sequence[Lease]) -> str | None:
         ending.add_done_callback(lookout.watch.wake)
     by: list[bytes] = []
     try:
-        while endings and not any(ending.done() for ending in endings):
+        while not any(ending.done() for ending in endings):
             if by:
                 for grant in grants:  # the next lease of this process wasn't asked for
                     grant.keep_here()

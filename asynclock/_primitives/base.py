@@ -24,7 +24,7 @@ from .._engine.acquire import Acquire, AcquireContext, Enterable, LazyAcquire
 from .._engine.context import EngineSettings
 from .._engine.engine import Engine
 from .._engine.inspection import NodeView, question
-from .._engine.lease import Lease
+from .._engine.lease import Lease, enter
 from .._engine.spec import HandOff, LeaseOptions, LockSpec, holder
 from .._keys import MESSAGE, counter, derived
 from .._nodes.wire import Command, Failure, Script
@@ -265,7 +265,7 @@ class Lockable(Acquirable[Lease]):
 
     async def __aenter__(self) -> Lease:
         # The same as in the base class, without a coroutine of the lease.
-        lease = (await self._call(self._timeout))._enter()
+        lease = enter(await self._call(self._timeout))
         self._entered.append(lease)
         return lease
 

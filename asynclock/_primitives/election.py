@@ -14,7 +14,7 @@ from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, Lookout, inspect
-from .._engine.lease import Lease
+from .._engine.lease import Lease, live, send_message, step_down
 from .._engine.spec import LeaseOptions, LockSpec, label, published
 from .._keys import lock_key
 from .._process import of_one_process
@@ -87,9 +87,9 @@ class Term:
         If it is False, too few nodes answered; the value is sent again with each renewal. Raises
         LeaseLostError if the term is over.
         """
-        self.lease._live()
+        live(self.lease)
         self.value = _checked(value)
-        return await self.lease._publish(self.value).decided
+        return await send_message(self.lease, self.value).decided
 
     async def resign(self) -> bool:
         """End the term, so that another candidate may lead; return whether we led until now."""
@@ -98,7 +98,7 @@ class Term:
     async def __aenter__(self) -> Self:
         await self.lease.__aenter__()
         if self._resigns:
-            self.lease.on_wanted(Lease._step_down)
+            self.lease.on_wanted(step_down)
         return self
 
     async def __aexit__(
@@ -218,7 +218,7 @@ def _announce(reference: ReferenceType[Term]) -> None:
     # has dropped the term.
     term = reference()
     if term is not None and term.held:
-        term.lease._publish(term.value)
+        send_message(term.lease, term.value)
 
 
 def _checked(value: object) -> str:

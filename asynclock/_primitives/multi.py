@@ -16,7 +16,20 @@ from .._engine.acquire import Acquire, AcquireContext
 from .._engine.engine import Engine
 from .._engine.grant import Interruption
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import NOT_DETACHED, Lease, one_ends, wanted
+from .._engine.lease import (
+    NOT_DETACHED,
+    Lease,
+    check_loop,
+    give_back,
+    grant_of,
+    let_go,
+    live,
+    loss_error,
+    notice_end,
+    one_ends,
+    release_all,
+    wanted,
+)
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.wire import Script
@@ -80,8 +93,8 @@ class Hold(_settings.Answering):
 
     def remaining(self) -> float:
         """Return the seconds until the hold ends without renewal; 0 once it has ended."""
-        ended = self._outcome is not None
-        return 0.0 if ended else min(lease.remaining() for lease in self._leases)
+        left = (lease.remaining() for lease in self._leases)
+        return min(left) if self._outcome is None else 0.0
 
     async def wait_lost(self) -> None:
         """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
@@ -112,13 +125,13 @@ class Hold(_settings.Answering):
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
-        return wanted(self._leases[0]._engine, () if self._outcome is not None else self._leases)
+        return wanted(() if self._outcome is not None else self._leases)
 
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:
             if any(lease.held for lease in self._leases):
-                self._leases[0]._check_loop()
+                check_loop(self._leases[0])
             if self._end():
                 self._outcome = await release_all(self._leases)
         return bool(self._outcome)
@@ -133,27 +146,27 @@ class Hold(_settings.Answering):
         self._check()
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        self._leases[0]._check_loop()
+        live(self._leases[0])
         self._body.move()
 
     def _check(self) -> None:
         if not self.held:
             self._notice()
             ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
-            raise ended._loss_error()
+            raise loss_error(ended)
 
     async def __aenter__(self) -> Self:
         try:
             self._check()
+            grants = [live(lease) for lease in self._leases]
         except LeaseLostError:
             await self.release()  # the body doesn't begin, so nothing else would release it
             raise
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
-        self._leases[0]._check_loop()
         self._body = Interruption()
-        for lease in self._leases:
-            lease._guard(self._body)
+        for grant in grants:
+            grant.guard(self._body)
         return self
 
     async def __aexit__(
@@ -170,37 +183,25 @@ class Hold(_settings.Answering):
             await self.release()
         elif self._outcome is None and self._end():
             for lease in reversed(self._leases):
-                lease._engine.soon(lease._let_go)  # a coroutine being closed can't await
+                lease._engine.soon(partial(let_go, lease))  # a coroutine being closed can't await
         lost = [lease for lease in self._leases if lease.lost_reason is not None]
         if lost and (interrupted or kind is None):
-            raise lost[-1]._loss_error() from error
+            raise loss_error(lost[-1]) from error
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
         """Note that the body has ended with `kind`; return whether a loss ended it."""
         body, self._body = self._body, None
         if body is None:
             return False
-        for lease in self._leases:
-            lease._unguard(body)
+        for grant in filter(None, map(grant_of, self._leases)):
+            grant.unguard(body)
         return body.leave(kind)
 
     def _notice(self) -> None:
         # A body that blocked the loop may have kept it from noticing that a lease has ended.
         if self._outcome is None:
             for lease in self._leases:
-                lease._notice_end()
-
-
-async def release_all(leases: Sequence[Lease]) -> bool:
-    """Release all leases, the last one first; return whether all were held until now.
-
-    All requests are sent before this waits, so a cancellation only ends the wait for the replies.
-    """
-    releases = [lease._let_go(hold=True) for lease in reversed(leases)]
-    for release in releases:
-        if release is not None:
-            await release.done()
-    return all(lease._outcome for lease in leases)
+                notice_end(lease)
 
 
 Calls = Sequence[Callable[[], Acquire]]
@@ -267,7 +268,7 @@ async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls)
                     try:
                         leases.extend(await obtain(calls))
                     except NotAcquiredError:
-                        turn._let_go()  # leaving the block would wait for the replies
+                        let_go(turn)  # leaving the block would wait for the replies
                         raise
                 return leases
         except LeaseLostError:
@@ -282,7 +283,7 @@ def _all_or_none() -> Iterator[list[Lease]]:
         yield leases
     except BaseException:
         for lease in reversed(leases):
-            lease._engine.clean_up(lease._let_go)
+            give_back(lease)
         raise
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, cast
 from .. import _clock, _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
-from .._engine.lease import Lease
+from .._engine.lease import Lease, enter, give_back, loss_error, notice_end
 from .._engine.spec import from_json
 from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
@@ -151,7 +151,7 @@ class Run(_settings.Answering):
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
         if self.lease is not None:
-            self.lease._enter()
+            enter(self.lease)
         return self
 
     async def __aexit__(self, *end: Any) -> None:  # noqa: PYI036 - passed on as it is
@@ -186,7 +186,7 @@ class Run(_settings.Answering):
 
         found = self._learn(await self._register.change(step, deadline))
         if found.run != self._id and (self._value or not found.form):
-            raise lease._loss_error("a later run has begun, so no result of this one is kept")
+            raise loss_error(lease, "a later run has begun, so no result of this one is kept")
 
     async def _keep(self, lease: Lease, error: BaseException | None) -> None:
         """Keep the value passed to `finish`, if there is one; a failure is a note of `error`."""
@@ -195,18 +195,18 @@ class Run(_settings.Answering):
         # In a task of the manager: what is done must be kept even if the caller is cancelled now.
         task = self._engine.background.spawn(self._store(lease), f"asynclock: keep {self.name}")
         await wait_out(task)
-        failure = lease._loss_error() if task.cancelled() else task.result()
+        failure = loss_error(lease) if task.cancelled() else task.result()
         if failure is not None and error is None:
             raise failure
         if failure is not None and error is not None:
             error.add_note(f"The result is not known to be kept: {failure}")
 
     async def _store(self, lease: Lease) -> AsyncLockError | None:
-        lease._notice_end()
+        notice_end(lease)
         try:
             with contextlib.suppress(QuorumUnavailableError):  # the change asks for longer
                 if not await lease.check():
-                    return lease._loss_error()
+                    return loss_error(lease)
             await self._write(lease, _clock.now() + lease.remaining())
         except AsyncLockError as error:
             return error
@@ -265,6 +265,6 @@ class Once(Acquirable[Run]):
             else:
                 run.lease, run.fence = lease, lease.fence
         except BaseException:
-            self._engine.clean_up(lease._let_go)
+            give_back(lease)
             raise
         return run

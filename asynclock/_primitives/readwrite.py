@@ -16,14 +16,14 @@ from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
-from .._engine.lease import Lease
+from .._engine.lease import Lease, give_back, grant_of, let_go, loss_error, release_all
 from .._engine.spec import LeaseOptions, LockSpec, readers
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
 from ..errors import AcquireTimeoutError, ConfigurationError, NotAcquiredError
 from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Named, Queue, Timeout, limited
 from .lock import SCRIPT as LOCK
-from .multi import obtain_behind, release_all
+from .multi import obtain_behind
 
 PHASES = (*PRELUDE, BATCH, "queue.lua", "phases.lua")
 READ = Script.load(__package__, *PHASES, "read.lua", "holding.lua")
@@ -177,8 +177,8 @@ class ReadWriteLock(Named):
                 error.args = (text,)
             raise
         if not reader.held:
-            writer._let_go()
-            raise reader._loss_error()
+            let_go(writer)
+            raise loss_error(reader)
         return writer
 
     async def downgrade(self, lease: Lease) -> Lease:
@@ -199,15 +199,15 @@ class ReadWriteLock(Named):
         reader = await Acquire(self._engine, beside, self._options, lease.remaining())
         try:
             # A waiting task of this process must not take the writer's key over: a reader is in.
-            if lease._grant is not None:
-                lease._grant.keep_here()
+            if (grant := grant_of(lease)) is not None:
+                grant.keep_here()
             ours = await release_all([lease])
         except BaseException:
-            self._engine.clean_up(reader._let_go)
+            give_back(reader)
             raise
         if not ours:
-            reader._let_go()
-            raise lease._loss_error()
+            let_go(reader)
+            raise loss_error(lease)
         return reader
 
     def _check(self, lease: Lease, side: LockSpec) -> None:
@@ -215,9 +215,10 @@ class ReadWriteLock(Named):
         ours = isinstance(lease, Lease) and lease._engine is self._engine
         if not ours or (lease.name, lease.part) != (side.name, side.part):
             raise ConfigurationError(f"{lease!r} is no lease to {side.part} {side.name!r} here")
-        if lease._grant is None or not lease.held:
-            raise lease._loss_error()
-        if lease._grant.spec.keys != side.keys:
+        grant = grant_of(lease)
+        if grant is None or not lease.held:
+            raise loss_error(lease)
+        if grant.spec.keys != side.keys:
             raise ConfigurationError(f"{lease!r} is a lease on another lock")
 
     async def inspect(self) -> Inspection:

@@ -14,7 +14,7 @@ from weakref import ReferenceType
 from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
-from .._engine.lease import Lease
+from .._engine.lease import Lease, grant_of, live
 from .._engine.spec import LeaseOptions, LockSpec
 from .base import Acquirable
 from .multi import Hold
@@ -45,8 +45,9 @@ class Nesting:
     def leave(self) -> bool:
         """Count one hold less; return whether the lease is to be released now."""
         self.count -= 1
-        if not self.count and self.dropped and self.lease._grant is not None:
-            self.lease._grant.stop_renewing()  # so that the lease ends with its ttl
+        grant = grant_of(self.lease)
+        if not self.count and self.dropped and grant is not None:
+            grant.stop_renewing()  # so that the lease ends with its ttl
         return not self.count and not self.dropped
 
 
@@ -190,9 +191,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         if not holds:
             return None
         nesting = holds[-1]._nesting
-        nesting.lease._check_loop()  # a task of another loop may have inherited the hold
-        if not nesting.lease.held:
-            raise nesting.lease._loss_error()
+        live(nesting.lease)  # a task of another loop may have inherited the hold
         return self._hold(nesting)
 
     def _hold(self, nesting: Nesting) -> ReentrantLease:

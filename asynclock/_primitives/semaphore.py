@@ -154,8 +154,7 @@ class SemaphorePermits(Acquirable[MultiLease]):
     __slots__ = ("_gate", "_semaphore", "permits")
 
     def __init__(self, semaphore: Semaphore, permits: int, gate: LockSpec) -> None:
-        one = semaphore
-        super().__init__(one._engine, one._spec, one._options, one._timeout)
+        super().__init__(semaphore._engine, semaphore._spec, semaphore._options, semaphore._timeout)
         self.permits: int = permits
         """The number of permits that a lease holds."""
         self._semaphore = semaphore

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Unpack, cast
 from urllib.parse import urlsplit
 
-from asynclock._engine.lease import Lease
+from asynclock._engine.lease import Lease, grant_of
 from asynclock._nodes.deployment import NodeAddress
 from asynclock._primitives.multi import Hold
 from asynclock._process import Background
@@ -372,6 +372,7 @@ def lose(lease: Lease | Hold, reason: str = "a test took it away") -> None:
     """
     # Only tests may cause a loss, so Lease has no public method for it.
     one = lease._leases[0] if isinstance(lease, Hold) else lease  # noqa: SLF001
-    if one._grant is None or one._ended:  # noqa: SLF001
+    grant = grant_of(one)
+    if grant is None or not grant.alarm:
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
-    one._engine.mark_lost(one._grant, reason)  # noqa: SLF001
+    one._engine.mark_lost(grant, reason)  # noqa: SLF001
