@@ -64,8 +64,6 @@ class Renewals:
         its `alarm` is another moment by now, or 0, the entry counts no more."""
         self.numbers: count[int] = count(1)
         """Numbers entries of the heap, and messages: a later one has a higher number."""
-        self._errors: dict[int, Failure] = {}
-        """The error with which each node answered its last renewal, if it did."""
         self._alive: dict[str, Grant] = {}
         self._tracked: dict[str, Grant] = {}
         """The keys of which the nodes will report a change, and the grant that has each."""
@@ -181,22 +179,6 @@ class Renewals:
             grant.extended(until)
             self._set(grant, self._next_look(grant, sent))
             self._renewed(grant)
-
-    def answered(self, index: int, error: Failure | None) -> None:
-        """Note for the health of node `index` that it answered with an error, such as NOREPLICAS.
-
-        A renewal that succeeds clears only errors of renewals: a server without memory refuses
-        acquires, but renews.
-        """
-        node = self.multiplexer.nodes[index]
-        if error is None:
-            past = self._errors.pop(index, None)
-            if past is not None and node.lack is past:
-                node.note(None)
-        else:
-            node.note(error)
-            if node.lack is error:
-                self._errors[index] = error
 
     def gone(self, grant: Grant) -> None:
         """Mark `grant` as lost: too few nodes still keep it for a quorum."""
@@ -345,8 +327,9 @@ class Extension:
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
         parsed = extended(reply, len(self._grants))
-        self._renewals.answered(index, parsed if type(parsed) is Failure else None)
-        if type(parsed) is Failure:
+        failure = parsed if isinstance(parsed, Failure) else None
+        self._nodes.nodes[index].note(failure, renewal=True)
+        if isinstance(parsed, Failure):
             self._failures[index] = parsed
         else:
             self._count(index, parsed)

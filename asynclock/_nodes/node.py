@@ -66,6 +66,8 @@ class Node(Protocol):
     """Why the node must not be used at all: the wrong role, or the same server twice."""
     lack: Failure | None = None
     """The error that the node gave as its last answer, such as OOM; None if it voted."""
+    lack_of_renewal: bool = False
+    """Whether it gave that error to a renewal."""
     round_trip: float | None = None
     """Smoothed seconds from a request to its reply; None before the first one."""
     tracking: bool = False
@@ -102,11 +104,17 @@ class Node(Protocol):
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
 
-    def note(self, answer: Failure | None) -> None:
-        """Take in the node's last answer to a request for a vote: an error, or None for a vote.
+    def note(self, answer: Failure | None, *, renewal: bool = False) -> bool:
+        """Take in the node's last answer: an error, or None for a vote. Return if `lack` changes.
 
-        A Failure without a code changes nothing: the node has not answered.
+        A Failure without a code changes nothing: the node has not answered. A renewal that succeeds
+        clears only errors of renewals: a server without memory refuses acquires, but renews.
         """
+        counts = answer.code if answer else not renewal or self.lack_of_renewal
+        if not counts or answer is self.lack:
+            return False
+        self.lack, self.lack_of_renewal = answer, renewal
+        return True
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

@@ -185,11 +185,12 @@ class ServerNode(Node):
             return Failure(cause, votes_from=votes_from)
         return None
 
-    def note(self, answer: Failure | None) -> None:
+    def note(self, answer: Failure | None, *, renewal: bool = False) -> bool:
         # Without a link, `_down` already has the cause.
-        if answer is not self.lack and (answer is None or (answer.code and self.link is not None)):
-            self.lack = answer
+        heard = answer is None or self.link is not None
+        if changed := heard and super().note(answer, renewal=renewal):
             self._log.answered(answer)
+        return changed
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         link = self.link

@@ -135,10 +135,6 @@ class ClusterNode(Node):
     def votes_from(self) -> float:
         return max((shard.trust.votes_from for shard in self.shards), default=0.0)
 
-    def note(self, answer: Failure | None) -> None:
-        if answer is None or answer.code:
-            self.lack = answer
-
     def home(self, keys: Sequence[str]) -> ServerNode | None:
         """Return the primary that serves the slot of these keys, or None if none is known."""
         return self.owners[slot_of(keys[0])]

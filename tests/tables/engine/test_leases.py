@@ -363,17 +363,17 @@ async def test_a_lease_that_ends_sooner_is_told_of_in_time(on: Nodes) -> None:
 @virtual
 async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
     """A server that is out of memory still renews."""
-    renewals, node = on.locks._engine.renewals, on.locks._engine.multiplexer.nodes[0]
-    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
-    renewals.answered(0, None)
+    node = on.locks._engine.multiplexer.nodes[0]
+    node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
+    node.note(None, renewal=True)
     assert node.lack is None
-    renewals.answered(0, Failure("NOREPLICAS not enough", code="NOREPLICAS"))
-    renewals.answered(0, Failure("no answer within 1 s"))
+    node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
+    node.note(Failure("no answer within 1 s"), renewal=True)
     assert node.lack is not None
     assert node.lack.code == "NOREPLICAS", "silence is no answer"
     memory = Failure("OOM no memory", code="OOM")
     node.note(memory)
-    renewals.answered(0, None)
+    node.note(None, renewal=True)
     assert node.lack is memory
 
 

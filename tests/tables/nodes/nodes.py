@@ -6,7 +6,7 @@ connection, what becomes of each request, who is woken.
 
 import ast
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -113,7 +113,7 @@ class Hand:
             did, _, expected = line.partition(" -> ")
             verb, _, rest = did.partition(" ")
             done = self._verbs()[verb](rest)
-            if done is not None:
+            if isinstance(done, Awaitable):
                 await done
             assert "; ".join(self.heard) == expected, f"{line}\n{self.heard}"
             self.heard.clear()
