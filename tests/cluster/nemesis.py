@@ -25,7 +25,6 @@ class Nemesis:
         seed: int,
         settle: float,
         kinds: Sequence[str] = (),
-        most: int | None = None,
     ) -> None:
         self.servers, self.proxies, self.clients = servers, proxies, clients
         self.random = random.Random(seed)
@@ -33,7 +32,7 @@ class Nemesis:
         self.done: list[str] = []
         self._kinds = [FAULTS[kind] for kind in kinds or FAULTS]
         self._out: dict[int, float] = {}
-        self._most = (len(servers) - 1) // 2 if most is None else most
+        self._most = (len(servers) - 1) // 2
 
     async def rage(self, seconds: float) -> None:
         """One fault after the other, each undone before the next on that node."""

@@ -6,14 +6,13 @@ and that wait.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import asynclock
 from asynclock.testing import History, RedisCluster, SentinelGroup, check
+from tests.waiting import until
 
 TTL = 2.0
 NAMES = [f"name-{number}" for number in range(6)]
@@ -40,17 +39,16 @@ async def traffic(locks: asynclock.LockManager, history: History, stop: asyncio.
             continue
 
 
-async def failovers(kind: str, rounds: int, folder: Path) -> None:
-    stop = asyncio.Event()
-    history = History(folder / "history.jsonl")
-    async with contextlib.AsyncExitStack() as stack, DEPLOYMENTS[kind]() as deployment:
-        managers = [
-            await stack.enter_async_context(
-                asynclock.connect(*deployment.addresses, acks=1, ttl=TTL, max_ttl=TTL)
-            )
-            for _ in range(2)
-        ]
-        async with asyncio.TaskGroup() as group:
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", DEPLOYMENTS)
+async def test_failovers(kind: str, rounds: int) -> None:
+    stop, history = asyncio.Event(), History()
+    settings = {"acks": 1, "ttl": TTL, "max_ttl": TTL}
+    async with DEPLOYMENTS[kind]() as deployment:
+        managers = [asynclock.connect(*deployment.addresses, **settings) for _ in range(2)]
+        async with managers[0], managers[1], asyncio.TaskGroup() as group:
             for number in range(8):
                 group.create_task(traffic(managers[number % 2], history, stop))
             await until_served(history, 0)
@@ -63,29 +61,14 @@ async def failovers(kind: str, rounds: int, folder: Path) -> None:
                 await until_served(history, served)
                 await deployment.repair()
             stop.set()
-        await stack.aclose()
     assert check(history) == []
 
 
 async def until_served(history: History, seen: int) -> None:
     """Wait until every name has been granted again."""
-    async with asyncio.timeout(60):
-        while True:
-            events = list(history)[seen:]
-            if {e.name for e in events if e.kind == "acquired"} >= set(NAMES):
-                return
-            await asyncio.sleep(0.2)
 
+    def served() -> bool:
+        events = list(history)[seen:]
+        return {event.name for event in events if event.kind == "acquired"} >= set(NAMES)
 
-@pytest.mark.cluster
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", DEPLOYMENTS)
-async def test_two_failovers(kind: str, tmp_path: Path) -> None:
-    await failovers(kind, 2, tmp_path)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", DEPLOYMENTS)
-async def test_twenty_failovers(kind: str, tmp_path: Path) -> None:
-    await failovers(kind, 20, tmp_path)
+    await until(served, "every name is granted", timeout=60, every=0.2)

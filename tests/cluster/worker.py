@@ -37,6 +37,8 @@ class Orders:
     names: list[str]
     tasks: int
     options: dict[str, Any]
+    body: float = 0.002
+    """Seconds that a task holds a name, on average."""
     sabotage: str = ""
 
 
@@ -101,7 +103,7 @@ class Worker:
             await asyncio.sleep(0.005)
 
     async def _inside(self, lease: asynclock.Lease) -> None:
-        await asyncio.sleep(self._random.expovariate(500.0))
+        await asyncio.sleep(self._random.expovariate(1 / self.orders.body))
         if self._random.random() < 0.2:
             await self._write(lease)
         if self._random.random() < 0.005:
