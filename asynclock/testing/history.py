@@ -115,7 +115,9 @@ class History:
     def _read(self) -> Iterable[Event]:
         if self._path is None:
             return self._memory
-        return [Event(**json.loads(line)) for line in self._path.read_bytes().splitlines()]
+        # A read may see a part of a line that is being written just now.
+        whole, _, _ = self._path.read_bytes().rpartition(b"\n")
+        return [Event(**json.loads(line)) for line in whole.splitlines()]
 
     def acquired(
         self,

@@ -267,6 +267,8 @@ def test_a_file_is_private_is_added_to_and_can_be_read_when_it_is_closed(tmp_pat
         history.append(acquired(fence, fence - earlier))
         history.close()
         history.close()
+    with file.open("ab") as other:
+        other.write(b'{"kind": "acq')  # what a read sees of a write that is under way
     assert file.stat().st_mode & 0o777 == 0o600
     assert [event.fence for event in history] == [1, 2], "by time"
 
