@@ -1,13 +1,11 @@
 """Event, latch and barrier: what one process says, all see, with a minority of nodes hurt."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 import asynclock
 from asynclock._rules import pacing
-from asynclock.testing import LocalServer
 from asynclock.testing.plugin import StartServers
 from tests.able_servers import need_clock_jumps
 from tests.contract.faces import Face
@@ -84,19 +82,6 @@ async def test_the_first_change_of_a_manager_says_when_it_was_made() -> None:
     await locks.aclose()
 
 
-async def told(server: LocalServer, key: str, read: Callable[[], Awaitable[object]]) -> None:
-    """Read until a node that has restarted holds the state again.
-
-    A read repairs only the nodes that answered before it was decided.
-    """
-
-    async def has_it() -> bool:
-        await read()
-        return bool(await server.command("HGET", f"asynclock:{key}", "value"))
-
-    await until(has_it, every=0.02)
-
-
 async def test_a_restarted_node_has_no_say_until_it_is_told_again(
     asynclock_servers: StartServers, connect_to: Connect
 ) -> None:
@@ -109,22 +94,25 @@ async def test_a_restarted_node_has_no_say_until_it_is_told_again(
         await locks.event("go").is_set()
         await misses.freeze()
         await locks.event("go").set()
-        await locks.latch("done", 3).count_down()
     await misses.thaw()
     await forgets.restart()
     locks = connect_to([knows, forgets, misses], node_timeout=0.5)
-    event, latch = locks.event("go"), locks.latch("done", 3)
+    event = locks.event("go")
     await locks.event("other").is_set()
     await knows.freeze()  # the two others, a majority, hold nothing
     with pytest.raises(asynclock.QuorumUnavailableError, match="may have forgotten"):
         await event.is_set(timeout=1)
     with pytest.raises(asynclock.QuorumUnavailableError, match="may have forgotten"):
-        await latch.count_down(timeout=1)
+        await event.clear(timeout=1)
     await knows.thaw()
     assert await event.is_set(timeout=20)
-    assert await latch.remaining(timeout=20) == 2
-    await told(forgets, "go:#event", lambda: event.is_set(timeout=10))
-    await told(forgets, "done:#latch", lambda: latch.remaining(timeout=10))
+
+    async def told() -> bool:
+        """Read: that repairs only the nodes that answered before it was decided."""
+        return await event.is_set() and await forgets.command(
+            "HGET", "asynclock:go:#event", "value"
+        )
+
+    await until(told, every=0.02)
     await knows.freeze()
     assert await event.is_set(timeout=20)
-    assert await latch.count_down(timeout=20) == 1
