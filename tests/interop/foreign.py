@@ -1,7 +1,6 @@
 """A lock of another client, written after docs/protocol.md alone: plain commands, one server."""
 
 import asyncio
-import contextlib
 import secrets
 
 import redis.asyncio
@@ -24,15 +23,12 @@ class Foreign:
         self.owner = ticket = secrets.token_hex(16)
         number = await self._clock()
         while not await self._wins(ticket):
-            with contextlib.suppress(redis.asyncio.WatchError):  # soon again
-                async with self.client.pipeline(transaction=True) as pipe:
-                    await pipe.watch(self.queue)
-                    left = await pipe.pttl(self.queue)
-                    pipe.multi()
-                    pipe.set(f"{self.queue}:#{ticket}", "1", px=TICKET_MS)
-                    pipe.zadd(self.queue, {ticket: number})
-                    pipe.pexpire(self.queue, max(left, TICKET_MS))
-                    await pipe.execute()
+            left = await self.client.pttl(self.queue)
+            async with self.client.pipeline(transaction=True) as pipe:
+                pipe.set(f"{self.queue}:#{ticket}", "1", px=TICKET_MS)
+                pipe.zadd(self.queue, {ticket: number})
+                pipe.pexpire(self.queue, max(left, TICKET_MS))
+                await pipe.execute()
             await asyncio.sleep(PAUSE)
         async with self.client.pipeline(transaction=True) as pipe:
             pipe.zrem(self.queue, ticket)
