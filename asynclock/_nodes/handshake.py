@@ -38,10 +38,11 @@ from .wire import (
     refused_certificate,
 )
 
-WANTS_LOGIN = (
-    "it wants a password (NOAUTH): write redis://:PASSWORD@host, for Sentinels "
+HOW_TO_LOG_IN = (
+    "write redis://:PASSWORD@host or redis://USER:PASSWORD@host, for Sentinels "
     "?sentinel_password=PASSWORD"
 )
+WANTS_LOGIN = f"it wants a password (NOAUTH): {HOW_TO_LOG_IN}"
 NOT_READY = ("LOADING", "BUSY", "")
 """Codes of answers that tell nothing about a server, because it loads its data, is held up by a
 script, or has closed the connection. A server that loads says that it has no append-only file."""
@@ -226,6 +227,8 @@ def _accept(answer: Any, secrets: Sequence[str] = ()) -> None:
     if isinstance(answer, Failure):
         # A server that does not know the command repeats its arguments: the password is one.
         cause = WANTS_LOGIN if answer.code == "NOAUTH" else without(answer.cause, secrets)
+        if answer.code == "WRONGPASS":
+            cause += f" ({HOW_TO_LOG_IN})"
         raise HandshakeError(Failure(cause, permanent=answer.permanent, code=answer.code))
 
 

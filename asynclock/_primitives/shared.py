@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _clock, _settings
 from .._engine.engine import Engine
@@ -31,6 +31,9 @@ class _Shared(_settings.Answering):
         (key,) = self._kind.parts[0].keys(lock_key(engine.settings.prefix, checked))
         self._engine = engine
         self._register = Register(engine, checked, key, _settings.seconds(keep, "keep"))
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _settings.instead("`await`, and its wait()")
 
     @property
     def name(self) -> str:
