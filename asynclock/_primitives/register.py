@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from math import inf
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, final
 
@@ -97,10 +96,9 @@ class Round(Vote):
         self._sent = sent
         self._since = since
         """A node that has kept its memory since this moment can't have forgotten a value."""
-        self._begins: dict[int, float] = {}
-        """The start of the memory of each node that told what it stores, by its clock (µs)."""
-        self._empty: dict[int, Stored] = {}
-        """The replies of the nodes without a value that may have forgotten one."""
+        self._empty: dict[int, tuple[float, Stored]] = {}
+        """The nodes without a value that may have forgotten one. For each: the start of its memory
+        by its own clock (µs), and its reply."""
         self._answered: set[int] = set()
         self.cut_short = False
         """Whether the time ended while enough nodes might still have answered."""
@@ -123,13 +121,11 @@ class Round(Vote):
             self.failures[index] = quarantined(node)
         elif type(parsed) is Promised:
             self.promised = max(self.promised, parsed.number)
-        else:
+        elif not parsed.number and not node.trust.remembers(self._since):
             kept = self._sent - node.trust.remembers_from
-            self._begins[index] = parsed.now - kept * 1_000_000
-            if parsed.number or node.trust.remembers(self._since):
-                self.granted.append(parsed)
-            else:
-                self._empty[index] = parsed
+            self._empty[index] = (parsed.now - kept * 1_000_000, parsed)
+        else:
+            self.granted.append(parsed)
         self.left -= 1
         self._believe()
         if not self.decided.done():
@@ -140,25 +136,20 @@ class Round(Vote):
     def _believe(self) -> None:
         # A node whose memory reaches back to before the newest write has not forgotten that value.
         if self._empty and self.granted:
-            newest = self._newest()
-            for index, one in list(self._empty.items()):
-                if surely_empty(self._begins[index], newest):
+            newest = max(one.number for one in self.granted)
+            for index, (since, one) in list(self._empty.items()):
+                if surely_empty(since, newest):
                     self.granted.append(one)
                     del self._empty[index]
 
-    def _newest(self) -> int:
-        return max((one.number for one in self.granted), default=0)
-
     def _judge(self) -> None:
-        unsure = [self._begins[index] for index in self._empty]
-        sure = [since for index, since in self._begins.items() if index not in self._empty]
-        size, newest, left = len(self._nodes), self._newest(), self.left
-        count = countable(size, sure=sure, unsure=unsure, newest=newest, left=left)
-        if count > len(sure):
-            self.granted += islice(self._empty.values(), count - len(sure))
-        elif not left:
+        sure, unsure = len(self.granted), len(self._empty)
+        count = countable(len(self._nodes), sure=sure, unsure=unsure, left=self.left)
+        if count > sure:
+            self.granted += (one for _, one in self._empty.values())
+        elif not self.left:
             self.failures |= dict.fromkeys(self._empty, FORGETFUL)
-        if count >= self._quorum or len(self._begins) + left < self._quorum or not left:
+        if count >= self._quorum or sure + unsure + self.left < self._quorum or not self.left:
             self.decided.set_result(None)
 
     def expire(self, before: Mapping[int, Failure]) -> None:

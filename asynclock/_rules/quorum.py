@@ -14,7 +14,7 @@ Protocol and its model: docs/fencing.md, tests/model/.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 
 class Verdict(enum.Enum):
@@ -121,9 +121,6 @@ class Ballot:
 
 SLACK = 1_000_000
 """Maximum harmless difference between the clocks of two nodes, in microseconds."""
-FRESH = 5 * SLACK
-"""Microseconds within which the nodes of a new deployment start and get their first value: a clock
-may be SLACK ahead, and a node may be three seconds older than its uptime says (`ROUNDING`)."""
 
 
 def surely_empty(since: float, newest: int) -> bool:
@@ -135,20 +132,12 @@ def surely_empty(since: float, newest: int) -> bool:
     return since + SLACK <= newest
 
 
-def countable(
-    size: int, *, sure: Collection[float], unsure: Collection[float], newest: int, left: int
-) -> int:
+def countable(size: int, *, sure: int, unsure: int, left: int) -> int:
     """Return how many of the answers so far count towards a majority of `size` nodes.
 
-    `sure` and `unsure` tell since when the nodes that answered remember. The unsure nodes may have
-    forgotten a value, and count only when no more answers can come: all if every node has answered
-    or no answer is sure, otherwise those of a deployment that was just started.
+    `unsure` nodes may have forgotten a value. They count only when no more answers can come: if
+    every node has answered, or if no answer is sure, as in a deployment that was just started.
     """
-    count = len(sure)
-    if left:
-        return count
-    if not sure or count + len(unsure) == size:
-        return count + len(unsure)
-    if any(abs(since - newest) > FRESH for since in sure):
-        return count
-    return count + sum(abs(since - newest) <= FRESH for since in unsure)
+    if not left and (sure + unsure == size or not sure):
+        return sure + unsure
+    return sure

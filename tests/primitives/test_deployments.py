@@ -100,9 +100,10 @@ async def test_election(face: Face, pair: tuple[Locks, Locks]) -> None:
     await face.empty()
 
 
-# ---- state without an owner ----------------------------------------------------------------------
+# ---- state without an owner: its first change has no rival (docs/decisions/0014) -----------------
 async def test_event(pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.event("a") for locks in pair)
+    await here.clear(timeout=PATIENCE)
     waiting = asyncio.create_task(there.wait(timeout=PATIENCE))
     assert not await there.is_set(timeout=PATIENCE)
     await here.set(timeout=PATIENCE)
@@ -113,7 +114,8 @@ async def test_event(pair: tuple[Locks, Locks]) -> None:
 
 
 async def test_latch(pair: tuple[Locks, Locks]) -> None:
-    here, there = (locks.latch("a", 4) for locks in pair)
+    here, there = (locks.latch("a", 5) for locks in pair)
+    assert await here.count_down(timeout=PATIENCE) == 4
     waiting = asyncio.create_task(there.wait(timeout=PATIENCE))
     counts: list[Awaitable[int]] = [one.count_down(timeout=PATIENCE) for one in (here, there, here)]
     assert min(await asyncio.gather(*counts)) == 1
@@ -124,6 +126,7 @@ async def test_latch(pair: tuple[Locks, Locks]) -> None:
 
 async def test_barrier(pair: tuple[Locks, Locks]) -> None:
     here, there = (locks.barrier("a", 2) for locks in pair)
+    await here.reset(timeout=PATIENCE)
     for _ in range(2):
         both = (one.wait(timeout=PATIENCE) for one in (here, there))
         assert sorted(await asyncio.gather(*both)) == [0, 1]

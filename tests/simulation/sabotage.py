@@ -326,7 +326,7 @@ SABOTAGES = {
     "a_silent_memory_is_empty": under("witnesses", swap(register, "surely_empty", always(True))),
     "every_answer_counts": under(
         "witnesses",
-        swap(register, "countable", does(lambda _, *, sure, unsure, **_others: sure + unsure)),
+        swap(register, "countable", does(lambda _, *, sure, unsure, left: sure + unsure)),
     ),
     # fences
     "a_successor_gets_the_same_fence": under(

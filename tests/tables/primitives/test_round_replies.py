@@ -76,13 +76,6 @@ TABLE = """
       a nothing -> open
       b down -> failed: b down, a forgetful
 
-    unless all that answer were started then
-      a remembers 50
-      c remembers 50
-      c set@49.5 -> open
-      a nothing -> open
-      b down -> set
-
     it is one once a value is known that was written after its memory begins
       a remembers 50
       a nothing -> open
