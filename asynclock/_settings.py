@@ -88,7 +88,7 @@ METHODS_HERE = {
     **_each(
         "acquire acquire_lock lock lockInterruptibly using",
         "lock(name).acquire(), or enter the lock with a `with` block; a read-write lock has the "
-        "sides read() and write(), an election campaign(), a barrier, an event and a latch wait()",
+        "sides read() and write(), an election of asyncio campaign(), other kinds wait()",
     ),
     **_each("acquire_nowait tryLock try_acquire try_lock", "lock(name).try_acquire()"),
     **_each("createLock create_lock getLock get_lock mutex redlock", "lock(name)"),

@@ -326,12 +326,13 @@ class Extension:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
-        parsed = extended(reply, len(self._grants))
-        failure = parsed if isinstance(parsed, Failure) else None
-        self._nodes.nodes[index].note(failure, renewal=True)
+        parsed, node = extended(reply, len(self._grants)), self._nodes.nodes[index]
         if isinstance(parsed, Failure):
             self._failures[index] = parsed
+            node.note(parsed, renewal=True)
         else:
+            if any(parsed):  # otherwise the node wrote nothing, and might refuse that still
+                node.note(None, renewal=True)
             self._count(index, parsed)
         self._left -= 1
         if not self._left:

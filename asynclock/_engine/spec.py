@@ -17,6 +17,7 @@ from .. import _clock
 from .._keys import MESSAGE, derived
 from .._nodes.multiplexer import Multiplexer, barred
 from .._nodes.wire import (
+    EXTEND,
     GRANTED,
     GRANTED_DIGIT,
     RELEASE,
@@ -181,7 +182,7 @@ class LockSpec:
         """Build the command that extends leases: each is a spec of this script, and an owner."""
         specs, owners = zip(*held, strict=True)
         keys = [key for spec in specs for key in spec.keys]
-        return Command(self.script, keys, ("extend", ms(ttl), retention, *owners))
+        return Command(self.script, keys, (EXTEND, ms(ttl), retention, *owners))
 
     def check(self, owner: str) -> Command:
         """Build the command that asks whether `owner` has the name."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from .. import _clock
 from .._keys import MARKER, SET, WITNESS
-from .._rules.nodeset import Kept
+from .._rules.nodeset import NOTHING, Kept
 from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from .dialing import reason
@@ -322,12 +322,19 @@ def reading_record(key: str) -> tuple[Command, Command]:
     return caching, reading
 
 
+LONGEST_NUMBER: Final = 16
+"""Maximum number of digits of a record's number, which is below 2^53."""
+
+
 def record_in(reply: Any) -> Kept:
     """Return what a node keeps of the record, from its reply; nothing if it refused."""
-    if not isinstance(reply, list):
-        return Kept()
-    number, text, name = (word.decode("utf-8", "replace") if word else "" for word in reply)
-    return Kept(int(number), text, name) if number.isdigit() else Kept()
+    match reply:
+        case [bytes(number), None | bytes() as text, None | bytes() as name] if (
+            number.isdigit() and len(number) <= LONGEST_NUMBER
+        ):
+            texts = ((one or b"").decode("utf-8", "replace") for one in (text, name))
+            return Kept(int(number), *texts)
+    return NOTHING
 
 
 # For both keys the script is sent with its source: sent again after a NOSCRIPT, it would not be in

@@ -452,16 +452,19 @@ class Patience:
 
 
 def as_batch(command: Command, replies: list[Any]) -> list[Any]:
-    """Return what BATCH would reply in place of these; `match` would take three times as long."""
+    """Return what BATCH would reply in place of these."""
     odd = clock = 0
     acquires = len(replies) - len(command.claims)
     for n, reply in enumerate(replies):
-        if type(reply) is list and len(reply) > 1:
-            clock = reply[-1]
-            if reply[0] == GRANTED and not reply[-2]:
-                replies[n] = reply[1] if n >= acquires else GRANTED
-                continue
-        odd = 1
+        match reply:
+            case [1, fence, b"", clock] if n >= acquires:
+                replies[n] = fence
+            case [1, b"" | [], clock] if n < acquires:
+                replies[n] = GRANTED
+            case [_, *_, clock]:
+                odd = 1
+            case _:
+                odd = 1
     return [odd, replies, clock]
 
 

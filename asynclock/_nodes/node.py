@@ -105,16 +105,15 @@ class Node(Protocol):
         """Return why the node has no vote at the moment, or None if it has one."""
 
     def note(self, answer: Failure | None, *, renewal: bool = False) -> bool:
-        """Take in the node's last answer: an error, or None for a vote. Return if `lack` changes.
+        """Take in the node's last answer: an error, or None for a vote. Say whether `lack` changed.
 
         A Failure without a code changes nothing: the node has not answered. A renewal that succeeds
         clears only errors of renewals: a server without memory refuses acquires, but renews.
         """
-        counts = answer.code if answer else not renewal or self.lack_of_renewal
-        if not counts or answer is self.lack:
+        if not (answer.code if answer else not renewal or self.lack_of_renewal):
             return False
-        self.lack, self.lack_of_renewal = answer, renewal
-        return True
+        before, self.lack, self.lack_of_renewal = self.lack, answer, renewal
+        return answer is not before
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

@@ -30,13 +30,15 @@ BATCH: Final = "batch"
 """The operation that does several releases and acquires of one tick."""
 RELEASE: Final = "release"
 """The operation that deletes an owner's key; it may put a ticket back."""
+EXTEND: Final = "extend"
+"""The operation that prolongs the leases of several owners."""
 REST: Final = "rest"
 """The operation that releases a name but lets nobody have it until a moment of the nodes' clock."""
 FAILED: Final = 2
 """Argument of a release after a failed attempt, which is no turn of a read-write lock."""
 UNDOES: Final = frozenset({RELEASE, REST, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
-WRITES: Final = frozenset({ACQUIRE, BATCH, REST, "raise", "extend", "prepare", "accept"})
+WRITES: Final = frozenset({ACQUIRE, BATCH, REST, "raise", EXTEND, "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""

@@ -146,7 +146,7 @@ class Hold(_settings.Answering):
         self._check()
         if self._body is None:
             raise RuntimeError("this lease is not entered")
-        live(self._leases[0])
+        check_loop(self._leases[0])
         self._body.move()
 
     def _check(self) -> None:

@@ -33,7 +33,9 @@ class _Shared(_settings.Answering):
         self._register = Register(engine, checked, key, _settings.seconds(keep, "keep"))
 
     if not TYPE_CHECKING:
-        __enter__ = __exit__ = __aenter__ = __aexit__ = _settings.instead("`await`, and its wait()")
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _settings.instead(
+            "`await` and one of its methods, such as wait()"
+        )
 
     @property
     def name(self) -> str:

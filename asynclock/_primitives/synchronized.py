@@ -73,15 +73,22 @@ def decorator(
 
 
 def _check_async(function: Callable[..., object], what: str, *, wanted: bool) -> None:
-    if inspect.iscoroutinefunction(function) is wanted:
-        return
+    ways = function, getattr(function, "__call__", None)  # noqa: B004  # it may be `async def`
     if wanted:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"{what} needs an async function; {_name(function)} is not one: use "
+                "asynclock.blocking"
+            )
+    elif any(map(inspect.iscoroutinefunction, ways)):
         raise ConfigurationError(
-            f"{what} needs an async function; {_name(function)} is not one: use asynclock.blocking"
+            f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
         )
-    raise ConfigurationError(
-        f"{function!r} is async: decorate it with asynclock.LockManager.{what}"
-    )
+    elif any(map(inspect.isgeneratorfunction, ways)) or any(map(inspect.isasyncgenfunction, ways)):
+        raise ConfigurationError(
+            f"{function!r} is a generator, which would run after the lock was released; take the "
+            "lock inside it"
+        )
 
 
 def fill_in(template: str, values: Mapping[str, object]) -> str:

@@ -238,7 +238,7 @@ def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -
             yield finding("sentinel-down", node=node, call=call, cause=cause)
         case [list(), Failure(cause)]:
             yield finding("sentinel-quorum", node=node, call=call, service=service, cause=cause)
-        case [None | Failure(), _]:
+        case [first, _] if not isinstance(first, list):
             yield finding("sentinel-service", node=node, call=call, service=service)
 
 
@@ -246,8 +246,8 @@ async def _in_cluster(url: str) -> Group:
     seeds, found = Seeds(url, port=6379).endpoints(), Group()
     for seed in seeds:
         match await replies_of(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES")):
-            case [bytes(info), bytes(nodes)]:
-                if b"cluster_state:ok" not in info:
+            case [info, bytes(nodes)]:
+                if not (isinstance(info, bytes) and b"cluster_state:ok" in info):
                     found.findings.append(finding("cluster-state", node=seed.address))
                 found.servers = [(one, url) for one in _with_slots(seed, nodes)]
                 return found

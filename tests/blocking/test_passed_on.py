@@ -314,6 +314,12 @@ def test_a_decorated_function_is_called_like_the_plain_one(pair: Pair) -> None:
         @locks.synchronized("a")
         async def wrong() -> None: ...
 
+    with pytest.raises(ConfigurationError, match="is a generator, which would run after"):
+
+        @locks.synchronized("a")
+        def late() -> Iterator[None]:
+            yield
+
 
 def test_an_observer_that_was_removed_hears_nothing(locks: blocking.LockManager) -> None:
     seen: list[Any] = []

@@ -140,9 +140,10 @@ async def staged(
     need_clock_jumps()
     async with contextlib.AsyncExitStack() as stack:
         servers = await start_servers(nodes, clock=True, aof=aof)
-        (store,) = await start_servers(1)
-        for server in (*servers, store):
+        for server in servers:
             stack.callback(server.close)
+        (store,) = await start_servers(1)
+        stack.callback(store.close)
         for server in servers:
             server.jump_clock(3600)  # old enough for the restart guard
         proxies = [await stack.enter_async_context(FaultProxy(server)) for server in servers]

@@ -14,18 +14,15 @@ import asynclock
 from asynclock.testing import LocalServer, lose
 from asynclock.testing import until as found
 from tests import patient
+from tests.engine.kinds import LOCKS as ALL
 from tests.tables.inside import names_in_use
 from tests.waiting import PATIENCE, until
 
 BLOCKING = "_asyncio_future_blocking"
 """What a task sets to False when it begins to wait for a future."""
 Body = Callable[[asynclock.LockManager], Coroutine[Any, Any, None]]
-LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant": lambda locks: locks.reentrant_lock("a"),
-    "multi": lambda locks: locks.multi_lock("a", "b"),
-    "name by name": lambda locks: locks.multi_lock("a", "b"),
-}
+LOCKS = {kind: ALL[kind] for kind in ("lock", "reentrant_lock", "multi_lock")}
+LOCKS["name by name"] = ALL["multi_lock"]
 
 
 def connect(nodes: list[LocalServer], kind: str = "", **settings: Any) -> asynclock.LockManager:
@@ -116,7 +113,7 @@ async def driven(coroutine: Any, steps: int, patience: float = 0.05) -> bool:
     return True
 
 
-WAITS = ("lock", "multi", "name by name", "read")
+WAITS = ("lock", "multi_lock", "name by name", "read")
 """Of those whose calls wait alike, one."""
 
 

@@ -5,7 +5,6 @@ import contextvars
 import gc
 import logging
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import asynclock
 from asynclock.events import Lost
 from asynclock.testing import LocalServer
 from asynclock.testing import until as found
+from tests.engine.kinds import calls
 from tests.patient import connect_to as connect
 from tests.waiting import until
 
@@ -22,15 +22,8 @@ who = contextvars.ContextVar("who", default="nobody")
 TTL = 1.2
 """Seconds; a lease that is renewed without end would fail these tests."""
 
-LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a").acquire(),
-    "reentrant": lambda locks: locks.reentrant_lock("a").acquire(),
-    "inherited": lambda locks: locks.reentrant_lock("a", inherit=True).acquire(),
-    "multi": lambda locks: locks.multi_lock("a", "b").acquire(),
-    "read": lambda locks: locks.rwlock("a").read().acquire(),
-    "semaphore": lambda locks: locks.semaphore("a", 2).acquire(),
-    "election": lambda locks: locks.election("a").campaign("me"),
-}
+LOCKS = calls("strict", "fair_lock", "one of two", "several", "write")
+LOCKS["inherited"] = lambda locks: locks.reentrant_lock("a", inherit=True).acquire()
 
 
 @pytest.mark.parametrize("kind", LOCKS)

@@ -273,6 +273,8 @@ async def test_each_client_says_how_long_the_nodes_keep_its_place(on: Nodes) -> 
     async with on.connect(ticket_ttl=60.0) as patient, on.connect() as hasty:
         holder = await on.locks.lock("a").acquire()
         first = await line_up(patient.lock("a"), patient)
+        (ticket,) = await on.nodes[0].command("ZRANGE", QUEUE, 0, -1)
+        assert await on.nodes[0].command("PTTL", QUEUE + b":#" + ticket.encode()) > 30_000
         (await line_up(hasty.lock("a"), hasty)).cancel()
         await asyncio.sleep(PATIENCE + AT_ONCE)
         second = await line_up(hasty.lock("a"), hasty)

@@ -1,7 +1,6 @@
 """Tasks that share and pass on leases: who waits for itself, who may leave, whom a loss ends."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,17 +8,12 @@ import pytest
 import asynclock
 from asynclock.testing import lose
 from tests.engine.kinds import LOCKS as ALL
+from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
 from tests.waiting import PATIENCE, go_through, until
 
-LOCKS: dict[str, Callable[[asynclock.LockManager], Any]] = {
-    "lock": lambda locks: locks.lock("a"),
-    "reentrant": lambda locks: locks.reentrant_lock("a"),
-    "multi": lambda locks: locks.multi_lock("a", "b"),
-    "name by name": lambda locks: locks.multi_lock("a", "b"),
-    "semaphore": lambda locks: locks.semaphore("a", 2),
-    "read": lambda locks: locks.rwlock("a").read(),
-}
+LOCKS = kinds("strict", "fair_lock", "semaphore", "several", "write")
+LOCKS["name by name"] = ALL["multi_lock"]
 
 
 def prefix(kind: str) -> str:
@@ -44,7 +38,7 @@ async def test_a_timeout_counts_from_the_call(on: Nodes, kind: str) -> None:
 # one lock object, several tasks
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "read"])
+@pytest.mark.parametrize("kind", ["one of two", "read"])
 @virtual_single
 async def test_leaving_what_one_has_not_entered_touches_nothing(on: Nodes, kind: str) -> None:
     lock = LOCKS[kind](on.locks)
@@ -72,7 +66,7 @@ async def test_leaving_what_one_has_not_entered_touches_nothing(on: Nodes, kind:
 # dispatcher and workers
 
 
-@pytest.mark.parametrize("kind", ["lock", "multi"])
+@pytest.mark.parametrize("kind", ["lock", "multi_lock"])
 @virtual_single
 async def test_one_task_acquires_and_others_release(on: Nodes, kind: str) -> None:
     lock = LOCKS[kind](on.locks)
@@ -167,7 +161,7 @@ async def test_left_in_another_task_a_later_loss_ends_nobody(on: Nodes) -> None:
     assert cancellations() == 0
 
 
-@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@pytest.mark.parametrize("kind", ["lock", "reentrant_lock", "multi_lock"])
 @virtual_single
 async def test_only_what_is_entered_and_held_can_be_adopted(on: Nodes, kind: str) -> None:
     lease = await LOCKS[kind](on.locks).acquire()
@@ -184,7 +178,7 @@ async def test_only_what_is_entered_and_held_can_be_adopted(on: Nodes, kind: str
         await lease.extend()
 
 
-@pytest.mark.parametrize("kind", ["lock", "reentrant", "multi"])
+@pytest.mark.parametrize("kind", ["lock", "reentrant_lock", "multi_lock"])
 @virtual_single
 async def test_a_lease_that_was_lost_is_not_adopted(on: Nodes, kind: str) -> None:
     lock: Any = LOCKS[kind](on.locks)
@@ -232,7 +226,7 @@ async def test_an_adopted_reentrant_hold_may_be_taken_again_there(on: Nodes) -> 
 # another thread's event loop
 
 
-@pytest.mark.parametrize("kind", ["lock", "multi", "name by name", "reentrant", "inherited"])
+@pytest.mark.parametrize("kind", [*LOCKS, "inherited"])
 async def test_another_loop_can_do_nothing_with_a_lease(kind: str) -> None:
     """Not even adopt it: a loss could not end a body there. What is refused counts no hold."""
     inherits = kind == "inherited"

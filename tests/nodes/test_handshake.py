@@ -101,7 +101,7 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
 @pytest.mark.parametrize(
     ("replies", "cause", "permanent"),
     [
-        ({"HELLO": "WRONGPASS invalid username-password pair"}, "(write redis://:PASSWORD", True),
+        ({"HELLO": "WRONGPASS invalid username-password pair"}, "pair (write redis", True),
         ({"HELLO": "NOAUTH HELLO must be called with AUTH"}, "it wants a password (NOAUTH)", True),
         (
             {

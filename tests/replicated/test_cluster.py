@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import math
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,6 +60,34 @@ async def test_any_name_is_in_one_slot(cluster: RedisCluster, connect: Connect, 
     async with here.lock(name, timeout=20) as lease:
         assert lease.held
         assert await refused(there.lock(name))
+
+
+async def test_top_and_the_page_show_a_cluster(cluster: RedisCluster) -> None:
+    command, options = [sys.executable, "-m", "asynclock"], ["--node", cluster.addresses[0]]
+    top = await asyncio.create_subprocess_exec(*command, "top", "--once", *options, stdout=PIPE)
+    shown, _ = await top.communicate()
+    assert (top.returncode, b"0 held, 0 waiting" in shown) == (0, True)
+    page = await asyncio.create_subprocess_exec(*command, "serve", *options, stdout=PIPE)
+    try:
+        assert page.stdout is not None
+        assert (await page.stdout.readline()).startswith(b"http://127.0.0.1:")
+    finally:
+        page.terminate()
+        await page.wait()
+
+
+async def test_a_server_that_refuses_renewals_is_named(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    locks = connect(*cluster.addresses, ttl=3, restart_guard=False)
+
+    async def named() -> bool:
+        return "NOREPLICAS" in locks.nodes()[0].cause
+
+    async with locks.lock(name_on(cluster, 0), timeout=20):
+        for least in (5, 0):
+            await cluster.shards[0][0].command("CONFIG", "SET", "min-replicas-to-write", least)
+            await becomes(named, least > 0)
 
 
 def test_what_a_cluster_can_not_do() -> None:

@@ -2,29 +2,22 @@
 
 import copy
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import asynclock
 from asynclock import blocking
+from tests.engine.kinds import kinds
 
-KINDS: dict[str, Callable[[Any], Any]] = {
-    "manager": lambda locks: locks,
-    "lock": lambda locks: locks.lock("a"),
-    "fair": lambda locks: locks.fair_lock("a"),
-    "reentrant": lambda locks: locks.reentrant_lock("a"),
-    "rwlock": lambda locks: locks.rwlock("a"),
-    "write": lambda locks: locks.rwlock("a").write(),
-    "semaphore": lambda locks: locks.semaphore("a", 2),
-    "several": lambda locks: locks.semaphore("a", 2).several(2),
-    "multi": lambda locks: locks.multi_lock("a", "b"),
-    "event": lambda locks: locks.event("a"),
-    "latch": lambda locks: locks.latch("a", 2),
-    "once": lambda locks: locks.once("a"),
-    "barrier": lambda locks: locks.barrier("a", 2),
-}
+KINDS = kinds(
+    *("strict", "one of two", "read"),
+    manager=lambda locks: locks,
+    rwlock=lambda locks: locks.rwlock("a"),
+    event=lambda locks: locks.event("a"),
+    latch=lambda locks: locks.latch("a", 2),
+    once=lambda locks: locks.once("a"),
+    barrier=lambda locks: locks.barrier("a", 2),
+)
 
 
 def tried(one: object) -> None:

@@ -28,7 +28,9 @@ from ..server import SETTLE_PAUSE, ServerNode
 from ..wire import (
     ASKING,
     CACHING,
+    EXTEND,
     GIVEN_UP,
+    GRANTED_DIGIT,
     REDIRECTS,
     Command,
     Failure,
@@ -136,8 +138,11 @@ class ClusterNode(Node):
         return max((shard.trust.votes_from for shard in self.shards), default=0.0)
 
     def home(self, keys: Sequence[str]) -> ServerNode | None:
-        """Return the primary that serves the slot of these keys, or None if none is known."""
-        return self.owners[slot_of(keys[0])]
+        """Return the primary that serves the slot of these keys, or None if none is known.
+
+        A command without keys, such as INFO, goes to any primary.
+        """
+        return self.owners[slot_of(keys[0])] if keys else next(iter(self.shards), None)
 
     # what a routed command asks for
 
@@ -428,7 +433,7 @@ MOST_REDIRECTS: Final = 5
 
 VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
 """Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
-HOLDING: Final = frozenset({"extend", "raise"})
+HOLDING: Final = frozenset({EXTEND, "raise"})
 """Operations of an owner that has the lock already."""
 
 
@@ -525,14 +530,17 @@ class RoutedCommand:
                 reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
+        match reply:
+            case [bytes(marks), _] if operation == EXTEND and GRANTED_DIGIT in marks:
+                shard.note(None, renewal=True)
         self._answer(reply)
 
     def _failed(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
         if failure.code not in (*REDIRECTS, "TRYAGAIN"):
             cluster.look_again()
-            if self._command.op in VOTES:
-                shard.note(failure)
+            if self._command.op in (*VOTES, EXTEND):
+                shard.note(failure, renewal=self._command.op == EXTEND)
             lack = told_by(shard.address, failure)
             if failure.code and not failure.permanent:
                 self.fail(lack)

@@ -446,7 +446,7 @@ class _Grant:
 
 
 def granted(parsed: Any) -> bool:
-    """Return whether a batch granted a name, by the reply for that name."""
+    """Return whether a reply grants a name: its own, or its part of a batch's."""
     return type(parsed) is int or (type(parsed) is list and parsed[:1] == [GRANTED])
 
 

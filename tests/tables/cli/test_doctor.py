@@ -91,11 +91,11 @@ HOSTS: dict[str, tuple[str, dict[str, Any], list[str], list[tuple[str, ...]]]] =
         ["10.0.0.2:6379"],
         [("error sentinels-disagree ",)],
     ),
-    "Sentinels that agree": (
+    "Sentinels that agree, and one with an odd reply": (
         f"{S}s1,s2,s3/main",
-        {key: [OTHER, b"OK"] for key in ("s1", "s2", "s3")},
+        {key: [OTHER, b"OK"] for key in ("s1", "s2")} | {"s3": [b"odd", b"OK"]},
         ["10.0.0.2:6379"],
-        [],
+        [("error sentinel-service s3:26379",)],
     ),
     "no Sentinel": (
         f"{S}s1,s2,s3/main",
@@ -114,6 +114,12 @@ HOSTS: dict[str, tuple[str, dict[str, Any], list[str], list[tuple[str, ...]]]] =
         {"c": [b"cluster_state:fail", NODES]},
         ["c:7001", "10.0.0.2:7002"],
         [("error cluster-state c:6379", "", "redis-cli --cluster check c:6379")],
+    ),
+    "a cluster that tells its servers but not its state": (
+        "redis+cluster://c",
+        {"c": [Failure("NOPERM no right"), NODES]},
+        ["c:7001", "10.0.0.2:7002"],
+        [("error cluster-state c:6379",)],
     ),
     "no seed of a cluster": (
         "redis+cluster://a,b",

@@ -37,6 +37,17 @@ async def test_a_node_takes_a_record_that_nobody_has_overtaken(
     assert not reply or 80_000 < await node.command("PTTL", "r") <= 90_000
 
 
+@pytest.mark.parametrize("number", ["²", "9" * 5000])
+@in_virtual_time
+async def test_a_number_that_is_damaged_keeps_no_node_away(number: str) -> None:
+    (server,), nodes = pushed("a")
+    async with asynclock.connect(*nodes, **SETTINGS) as locks:
+        await locks.ready()
+        await server.command("HSET", RECORD, "accepted", number)
+        server.cut()
+        await until(lambda: (len(server.dialled), locks.nodes()[0].state) == (2, "up"))
+
+
 @in_virtual_time
 async def test_the_record_is_read_behind_any_number_of_requests(
     monkeypatch: pytest.MonkeyPatch,

@@ -63,7 +63,7 @@ class Cluster:
     def obstacle(self, _now: float) -> Failure | None:
         return self.no_vote
 
-    def note(self, answer: Failure | None) -> None:
+    def note(self, answer: Failure | None, *, renewal: bool = False) -> None:
         self.noted.append(answer)
 
     def ask(self, command: Command, sink: Any, index: int) -> None:
@@ -173,9 +173,9 @@ async def test_an_owner_claims_its_key_until_the_answer() -> None:
     ("op", "reply", "noted", "looks"),
     [
         ("acquire", OOM, [OOM], 1),
-        ("extend", OOM, [], 1),
+        ("extend", OOM, [OOM], 1),
         ("acquire", GRANT, [None], 0),
-        ("extend", GRANT, [], 0),
+        ("extend", [b"01", 5], [None], 0),
     ],
 )
 @in_virtual_time
