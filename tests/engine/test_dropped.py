@@ -19,7 +19,7 @@ from tests.waiting import until
 
 who = contextvars.ContextVar("who", default="nobody")
 
-TTL = 1.2
+TTL = 2.4
 """Seconds; a lease that is renewed without end would fail these tests."""
 
 LOCKS = calls("strict", "fair_lock", "one of two", "several", "write")

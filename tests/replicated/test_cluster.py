@@ -76,18 +76,17 @@ async def test_top_and_the_page_show_a_cluster(cluster: RedisCluster) -> None:
         await page.wait()
 
 
-async def test_a_server_that_refuses_renewals_is_named(
-    cluster: RedisCluster, connect: Connect
-) -> None:
-    locks = connect(*cluster.addresses, ttl=3, restart_guard=False)
+async def test_a_server_that_refuses_renewals_is_named(connect: Connect) -> None:
+    async with RedisCluster(3, 0) as cluster:
+        locks = connect(*cluster.addresses, ttl=12, max_ttl=12, restart_guard=False)
 
-    async def named() -> bool:
-        return "NOREPLICAS" in locks.nodes()[0].cause
+        async def named() -> bool:
+            return "NOREPLICAS" in locks.nodes()[0].cause
 
-    async with locks.lock(name_on(cluster, 0), timeout=20):
-        for least in (5, 0):
-            await cluster.shards[0][0].command("CONFIG", "SET", "min-replicas-to-write", least)
-            await becomes(named, least > 0)
+        async with locks.lock(name_on(cluster, 0), timeout=20):
+            for least in (5, 0):
+                await cluster.shards[0][0].command("CONFIG", "SET", "min-replicas-to-write", least)
+                await becomes(named, least > 0)
 
 
 def test_what_a_cluster_can_not_do() -> None:

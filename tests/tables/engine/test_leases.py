@@ -371,12 +371,11 @@ async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
     node.note(Failure("no answer within 1 s"), renewal=True)
     assert node.lack is not None
     assert node.lack.code == "NOREPLICAS", "silence is no answer"
-    lease = await on.locks.lock("a").acquire()
+    lease, memory = await on.locks.lock("a").acquire(), Failure("OOM no memory", code="OOM")
     node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
     await on.nodes[0].command("DEL", "asynclock:a")
     await lease.extend()
     assert node.lack is not None, "the node no longer had the key and wrote nothing"
-    memory = Failure("OOM no memory", code="OOM")
     node.note(memory)
     node.note(None, renewal=True)
     assert node.lack is memory

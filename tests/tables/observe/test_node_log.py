@@ -75,7 +75,9 @@ def test_a_warning_that_no_handler_gets_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The handlers of pytest are at the root."""
+    log = logging.getLogger("asynclock")
+    monkeypatch.setattr(log, "handlers", log.handlers[:1])  # not those of a command in this process
     for passed_on, printed in ((True, ""), (False, "asynclock: no\n")):
-        monkeypatch.setattr(logging.getLogger("asynclock"), "propagate", passed_on)
+        monkeypatch.setattr(log, "propagate", passed_on)
         logging.getLogger("asynclock.nodes").warning("no")
         assert capsys.readouterr().err == printed
