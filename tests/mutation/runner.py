@@ -40,7 +40,7 @@ EACH, PATIENCE = 12.0, 4
 """Seconds that the tests of a mutant took when they were recorded, and after how many times as
 long they count as hanging: such a mutant is caught."""
 FIRST = 15
-"""So many tests are collected first: most mutants are caught by one of these."""
+"""Number of tests that are collected first: most mutants are caught by one of these."""
 MEMORY, WRITTEN = 8 << 30, 1 << 28
 """Bytes that a mutant may use, and write to a file: one that loops must not fill the machine."""
 IGNORED = shutil.ignore_patterns(
