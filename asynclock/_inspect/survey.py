@@ -274,7 +274,7 @@ class _KeyScan:
         # The next page is requested before the keys of the last one are read.
         page: asyncio.Future[Any] | None = self._page(server, b"0")
         while page is not None:
-            parsed = _page_of(await page)
+            parsed = page_of(await page)
             if isinstance(parsed, Failure):
                 self.unlisted |= parsed.permanent
                 named = parsed.permanent and "scan" in parsed.cause.lower()
@@ -360,7 +360,8 @@ class _Page(NamedTuple):
 
 
 @reader
-def _page_of(reply: Any) -> _Page:
+def page_of(reply: Any) -> _Page:
+    """Return the cursor and the keys in a reply to SCAN."""
     match reply:
         case [bytes(cursor), list(keys)] if set(map(type, keys)) <= {bytes}:
             return _Page(cursor, keys)

@@ -401,11 +401,10 @@ def refused_certificate(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
-def by_field(reply: Any) -> dict[Any, Any]:
-    """Return the map in a reply, in RESP2 a list of fields and values in turns; {} if none."""
-    if type(reply) is list:
-        return dict(zip(reply[::2], reply[1::2], strict=False))
-    return reply if isinstance(reply, dict) else {}
+def by_field(reply: Any) -> dict[str, str]:
+    """Return the map of texts in a reply, in RESP2 a list of fields and values in turns."""
+    fields = zip(reply[::2], reply[1::2], strict=True) if type(reply) is list else reply.items()
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in fields}
 
 
 class Answer:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._nodes.handshake import NO_USE, OLDEST
 from .._nodes.multiplexer import FLEET
-from .._nodes.wire import Failure, is_sentinel, major_minor
+from .._nodes.wire import UNREADABLE, Failure, is_sentinel, major_minor
 from .._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
 from .._rules.quorum import majority
 from .._rules.validity import RATE
@@ -198,6 +198,8 @@ def rights(server: Probe, purpose: Purpose) -> Found:
         refused.pop("TIME", None)
     yield from _denied(server, refused)
     for command, failure in sorted(refused.items()):
+        if failure is UNREADABLE:
+            yield about(server, "odd-reply", command=command)
         unknown = "unknown command" in failure.cause.lower() or command == "CONFIG GET"
         if failure.code == "ERR" and unknown and command not in TRACKING:
             yield about(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from rich.text import Text
 from .._nodes.endpoint import Endpoint, Seeds, redacted
 from .._nodes.replicated import Service
 from .._nodes.replicated.acks import Acks
-from .._nodes.wire import Failure
+from .._nodes.wire import Failure, reader
 from .._settings import name, seconds
 from . import _app
 from ._output import clean, console, print_json, print_table
@@ -211,12 +211,9 @@ async def _behind_sentinels(url: str) -> Group:
         ("SENTINEL", "CKQUORUM", service.name),
     )
     replies = await asyncio.gather(*(replies_of(one, *questions) for one in service.sentinels))
-    named: list[tuple[str, int]] = []
     for sentinel, reply in zip(service.sentinels, replies, strict=True):
         found.findings += _of_sentinel(sentinel, service.name, reply)
-        match reply:
-            case [[bytes(host), bytes(port)], *_]:
-                named.append((host.decode(), int(port)))
+    named = [one for one in map(_primary, replies) if not isinstance(one, Failure)]
     count = len(service.sentinels)
     if count < 3:
         shown = redacted(url).strip("'")
@@ -230,6 +227,12 @@ async def _behind_sentinels(url: str) -> Group:
     return found
 
 
+@reader
+def _primary(replies: list[Any]) -> tuple[str, int]:
+    host, port = replies[0]
+    return host.decode(), int(port)
+
+
 def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -> Found:
     node = sentinel.address
     call = Call(lambda words: f"redis-cli -h {sentinel.host} -p {sentinel.port} {words}")
@@ -238,7 +241,7 @@ def _of_sentinel(sentinel: Endpoint, service: str, reply: list[Any] | Failure) -
             yield finding("sentinel-down", node=node, call=call, cause=cause)
         case [list(), Failure(cause)]:
             yield finding("sentinel-quorum", node=node, call=call, service=service, cause=cause)
-        case [first, _] if not isinstance(first, list):
+        case _ if isinstance(_primary(reply), Failure):
             yield finding("sentinel-service", node=node, call=call, service=service)
 
 
@@ -246,18 +249,23 @@ async def _in_cluster(url: str) -> Group:
     seeds, found = Seeds(url, port=6379).endpoints(), Group()
     for seed in seeds:
         match await replies_of(seed, ("CLUSTER", "INFO"), ("CLUSTER", "NODES")):
-            case [info, bytes(nodes)]:
+            case [info, bytes(nodes)] if isinstance(servers := _with_slots(nodes, seed), list):
                 if not (isinstance(info, bytes) and b"cluster_state:ok" in info):
                     found.findings.append(finding("cluster-state", node=seed.address))
-                found.servers = [(one, url) for one in _with_slots(seed, nodes)]
+                found.servers = [(one, url) for one in servers]
                 return found
+            case [_, bytes()]:
+                odd = finding("odd-reply", node=seed.address, command="CLUSTER NODES")
+                found.findings.append(odd)
     found.servers = [(seed, url) for seed in seeds]
     return found
 
 
-def _with_slots(seed: Endpoint, nodes: bytes) -> Iterator[Endpoint]:
-    for line in nodes.decode("utf-8", "replace").splitlines():
-        words = line.split()
+@reader
+def _with_slots(nodes: bytes, seed: Endpoint) -> list[Endpoint]:
+    found = []
+    for words in map(str.split, nodes.decode("utf-8", "replace").splitlines()):
         if "fail" not in words[2] and len(words) > 8:  # it has slots, and a replica has none
             host, _, port = words[1].partition("@")[0].rpartition(":")
-            yield seed.at(host or seed.host, int(port))
+            found.append(seed.at(host or seed.host, int(port)))
+    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _clock
-from .._inspect.survey import ask
+from .._inspect.survey import ask, page_of
 from .._keys import FENCE, MARKER, lock_key
 from .._nodes.endpoint import Endpoint, redacted
 from .._nodes.handshake import (
@@ -28,6 +28,7 @@ from .._nodes.link import Link
 from .._nodes.replicated.acks import Acks
 from .._nodes.wire import (
     NOBODY,
+    UNREADABLE,
     Command,
     Failure,
     Sink,
@@ -36,6 +37,7 @@ from .._nodes.wire import (
     parse_info,
     read_facts,
     read_time,
+    reader,
 )
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
@@ -86,7 +88,7 @@ class Probe:
     info: dict[str, str] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
     refused: dict[str, Failure] = field(default_factory=dict)
-    """For each refused command: the server's error."""
+    """For each command that was refused, or whose reply has an odd form: why."""
     other_run_id: str | None = None
     """The run_id that a second connection found."""
     trips: list[float] = field(default_factory=list)
@@ -217,17 +219,28 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
 
 
 def _record(found: Probe, command: str, reply: Any) -> bool:
-    if isinstance(reply, Failure):
-        found.refused[command] = reply
+    read = READERS.get(command)
+    if isinstance(answer := read(reply) if read else reply, Failure):
+        found.refused[command] = answer
         return False
     return True
 
 
+READERS: dict[str, Callable[[Any], object]] = {
+    "INFO": reader(lambda reply: reply.splitlines()),
+    "SCAN": page_of,
+    "TIME": read_time,
+}
+"""What reads the reply to a command, or returns a Failure if the reply has an odd form."""
+
+
 async def _read_settings(found: Probe, link: Link) -> None:
     asked = (link.ask(Command.plain("CONFIG", "GET", name)) for name in SETTINGS)
-    for name, reply in zip(SETTINGS, await asyncio.gather(*asked), strict=True):
-        if (value := by_field(reply).get(name.encode())) is not None:
-            found.config[name] = value.decode("utf-8", "replace")
+    for settings in map(reader(by_field), await asyncio.gather(*asked)):
+        if isinstance(settings, dict):
+            found.config |= settings
+        elif settings is UNREADABLE:
+            found.refused["CONFIG GET"] = settings
 
 
 async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
@@ -251,8 +264,8 @@ async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
         tried["WAITAOF"] = Command.plain("WAITAOF", 0, 0, 1)
     replies = await asyncio.gather(*(link.ask(command) for command in tried.values()))
     for name, reply in zip(tried, replies, strict=True):
-        if not _record(found, name, reply) and not reply.code:
-            found.down = reply  # it closed the connection, or answers no more
+        if not _record(found, name, reply) and not (failure := found.refused[name]).code:
+            found.down = failure  # it closed the connection, or answers no more
 
 
 async def _watch_clock(found: Probe, link: Link, trust: Trust, seconds: float) -> None:
@@ -431,12 +444,12 @@ async def count_counters(link: Link, prefix: str) -> Counters | None:
     found: list[bytes] = []
     cursor, seen = b"0", 0
     for _ in range(PAGES):
-        reply = await link.ask(Command.plain("SCAN", cursor.decode(), "COUNT", KEYS_PER_SCAN))
-        if not isinstance(reply, list):
+        page = page_of(await link.ask(Command.plain("SCAN", cursor, "COUNT", KEYS_PER_SCAN)))
+        if isinstance(page, Failure):
             return None
-        cursor, keys = reply
-        seen += len(keys)
-        found += (key for key in keys if key.startswith(begins) and key.endswith(ends))
+        cursor = page.cursor
+        seen += len(page.keys)
+        found += (key for key in page.keys if key.startswith(begins) and key.endswith(ends))
         if cursor == b"0":
             return Counters(len(found), await _size(link, found, len(found)))
     total = await link.ask(Command.plain("DBSIZE"))

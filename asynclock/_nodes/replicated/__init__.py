@@ -470,9 +470,9 @@ def told(window: float, link: Link) -> str:
 
 def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
     host, port = (word.decode("utf-8", "replace") for word in address)
-    known = [_fields(replica) for replica in replicas]
+    known = [by_field(replica) for replica in replicas]
     alive = [replica for replica in known if _alive(replica)]
-    about = _fields(master)
+    about = by_field(master)
     silence = float(about.get("down-after-milliseconds", inf)) / 1000
     processes = {f"{one['ip']}:{one['port']}": one["runid"] for one in alive if one.get("runid")}
     epoch = int(about["config-epoch"])
@@ -482,8 +482,3 @@ def _view(address: Any, master: Any, replicas: Any) -> SentinelView:
 
 def _alive(replica: dict[str, str]) -> bool:
     return not {"s_down", "o_down", "disconnected"} & set(replica["flags"].split(","))
-
-
-def _fields(reply: Any) -> dict[str, str]:
-    fields = by_field(reply).items()
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in fields}

@@ -93,7 +93,7 @@ HOSTS: dict[str, tuple[str, dict[str, Any], list[str], list[tuple[str, ...]]]] =
     ),
     "Sentinels that agree, and one with an odd reply": (
         f"{S}s1,s2,s3/main",
-        {key: [OTHER, b"OK"] for key in ("s1", "s2")} | {"s3": [b"odd", b"OK"]},
+        {key: [OTHER, b"OK"] for key in ("s1", "s2")} | {"s3": [[b"h", b"x"], b"OK"]},
         ["10.0.0.2:6379"],
         [("error sentinel-service s3:26379",)],
     ),
@@ -123,11 +123,10 @@ HOSTS: dict[str, tuple[str, dict[str, Any], list[str], list[tuple[str, ...]]]] =
     ),
     "no seed of a cluster": (
         "redis+cluster://a,b",
-        {"a": GONE, "b": GONE},
+        {"a": GONE, "b": [b"cluster_state:ok", b"odd"]},
         ["a:6379", "b:6379"],
-        [],
+        [("warning odd-reply b:6379", "its reply to CLUSTER NODES has an unexpected form")],
     ),
-    "a server that is in no cluster": ("redis+cluster://b", {"b": ALONE}, ["b:6379"], []),
 }
 
 
