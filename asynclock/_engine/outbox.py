@@ -189,7 +189,7 @@ class Release:
             for ticket in self.grant.spec.woken(parsed):
                 self.context.multiplexer.wakeups.wake(ticket, index)
         self._answered += 1
-        if not self._certain():
+        if not self.certain():
             return
         if self.on_loss is not None and self._refuted():
             tell_loss, self.on_loss = self.on_loss, None
@@ -208,7 +208,8 @@ class Release:
             complaints.add(failure.cause)
             _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
-    def _certain(self) -> bool:
+    def certain(self) -> bool:
+        """Return whether a quorum agrees or every node has answered."""
         nodes = self.context.multiplexer
         enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
         return enough or self._refuted()
@@ -221,7 +222,7 @@ class Release:
     def done(self) -> asyncio.Future[None]:
         """Return a future that is done once the outcome is certain, within one node timeout."""
         self._future = asyncio.Future()
-        if self._answered and self._certain():
+        if self._answered and self.certain():
             self._future.set_result(None)
         return self._future
 

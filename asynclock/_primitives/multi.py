@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import cycle
 from types import TracebackType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, Self
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext
 from .._engine.engine import Engine
-from .._engine.grant import Interruption
+from .._engine.grant import Grant, Interruption
 from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import (
     NOT_DETACHED,
@@ -23,7 +22,6 @@ from .._engine.lease import (
     give_back,
     grant_of,
     let_go,
-    live,
     loss_error,
     notice_end,
     one_ends,
@@ -132,7 +130,10 @@ class Hold(_settings.Answering):
         if self._outcome is None:
             if any(lease.held for lease in self._leases):
                 check_loop(self._leases[0])
-            if self._end():
+            last = self._end()
+            if not self._outcome:
+                self._notice()
+            if last:
                 self._outcome = await release_all(self._leases)
         return bool(self._outcome)
 
@@ -158,14 +159,14 @@ class Hold(_settings.Answering):
     async def __aenter__(self) -> Self:
         try:
             self._check()
-            grants = [live(lease) for lease in self._leases]
         except LeaseLostError:
             await self.release()  # the body doesn't begin, so nothing else would release it
             raise
+        check_loop(self._leases[0])
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
         self._body = Interruption()
-        for grant in grants:
+        for grant in self._grants():
             grant.guard(self._body)
         return self
 
@@ -176,32 +177,27 @@ class Hold(_settings.Answering):
         trace: TracebackType | None,
         /,
     ) -> None:
-        interrupted = self._leave(kind)
+        body, self._body = self._body, None
+        interrupted = body is not None and body.leave(kind)
         if kind is not GeneratorExit:
-            if not interrupted:
-                self._notice()
             await self.release()
         elif self._outcome is None and self._end():
             for lease in reversed(self._leases):
                 lease._engine.soon(partial(let_go, lease))  # a coroutine being closed can't await
+        if body is not None:
+            for grant in self._grants():  # not released so far
+                grant.unguard(body)
         lost = [lease for lease in self._leases if lease.lost_reason is not None]
         if lost and (interrupted or kind is None):
             raise loss_error(lost[-1]) from error
 
-    def _leave(self, kind: type[BaseException] | None) -> bool:
-        """Note that the body has ended with `kind`; return whether a loss ended it."""
-        body, self._body = self._body, None
-        if body is None:
-            return False
-        for grant in filter(None, map(grant_of, self._leases)):
-            grant.unguard(body)
-        return body.leave(kind)
+    def _grants(self) -> Iterator[Grant]:
+        return filter(None, map(grant_of, self._leases))
 
     def _notice(self) -> None:
         # A body that blocked the loop may have kept it from noticing that a lease has ended.
-        if self._outcome is None:
-            for lease in self._leases:
-                notice_end(lease)
+        for lease in self._leases:
+            notice_end(lease)
 
 
 Calls = Sequence[Callable[[], Acquire]]
@@ -215,45 +211,56 @@ class Try(Acquire):
     def _report(self, error: AsyncLockError) -> None: ...
 
 
+class _AllOrNone(list[Lease]):
+    """The leases that a block gets; if it fails, they are released, the last one first."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for lease in reversed(self):
+                give_back(lease)
+
+
 async def obtain(calls: Calls) -> list[Lease]:
     """Make one call after the other; a failure or a cancellation gives back what they got.
 
     The releases are not awaited, because the caller's timeout may have ended.
     """
-    with _all_or_none() as leases:
+    with _AllOrNone() as leases:
         for call in calls:
             leases.append(await call())
         return leases
 
 
-async def obtain_at_once(calls: Sequence[Try]) -> list[Lease] | None:
-    """Make calls that don't wait, together; return None if one of them gets no lease."""
-    try:
-        with _all_or_none() as leases:
-            await _at_once(calls, leases)
-            return leases
-    except (NotAcquiredError, QuorumUnavailableError):
-        return None
-
-
 @types.coroutine
-def _at_once(calls: Sequence[Try], leases: list[Lease]) -> Generator[Any, Any, None]:
-    """Make calls in this task: all send their requests, which travel together, before any waits.
+def obtain_at_once(calls: Sequence[Try]) -> Generator[Any, Any, list[Lease] | None]:
+    """Make calls that don't wait, in this task; return None if one of them gets no lease.
 
-    If one fails, `leases` has what the earlier calls got, and the others are closed.
+    All send their requests, which travel together, before any waits. If one fails, those behind it
+    are closed, and what those before it got is given back.
     """
     begun = [call.__await__() for call in calls]
     try:
-        # Each call waits for its request first (`decide`). No timeout of the call is around that
-        # wait, so a cancellation need not be raised in the call: the call is closed.
-        requests = [next(steps) for steps in begun]
-        for steps, request in zip(begun, requests, strict=True):
-            yield request
-            leases.append((yield from steps))
-    except BaseException:
-        for steps in begun:
-            steps.close()
-        raise
+        with _AllOrNone() as leases:
+            try:
+                # Each call waits for its request first (`decide`). No timeout of the call is around
+                # that wait, so a cancellation need not be raised in the call: the call is closed.
+                requests = [next(steps) for steps in begun]
+                for steps, request in zip(begun, requests, strict=True):
+                    if request is None or not request.done():  # else the reply came with another's
+                        yield request
+                    leases.append((yield from steps))
+            except BaseException:
+                for steps in begun:
+                    steps.close()
+                raise
+            return leases
+    except (NotAcquiredError, QuorumUnavailableError):
+        return None
 
 
 async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls) -> list[Lease]:
@@ -263,7 +270,7 @@ async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls)
     """
     while True:
         try:
-            with _all_or_none() as leases:
+            with _AllOrNone() as leases:
                 async with gate() as turn:
                     try:
                         leases.extend(await obtain(calls))
@@ -273,18 +280,6 @@ async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls)
                 return leases
         except LeaseLostError:
             continue  # a call whose timeout has ended raises AcquireTimeoutError then
-
-
-@contextmanager
-def _all_or_none() -> Iterator[list[Lease]]:
-    """Release the leases of the list if the block fails."""
-    leases: list[Lease] = []
-    try:
-        yield leases
-    except BaseException:
-        for lease in reversed(leases):
-            give_back(lease)
-        raise
 
 
 SCRIPT = Script.load(__package__, *PRELUDE, BATCH, "queue.lua", "multi.lua", "holding.lua")

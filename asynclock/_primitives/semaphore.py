@@ -5,9 +5,8 @@ To count holders per node and take a simple majority admits too many (docs/decis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import islice
 
 from .. import _clock, _settings
 from .._engine.acquire import Acquire
@@ -115,11 +114,12 @@ class Semaphore(Lockable):
     def _call(
         self, timeout: float | None, *, once: bool = False, since: float | None = None
     ) -> Acquire:
-        spec = slot(self._key, self.name, self.permits, next(self._free_slots()))
+        (number,) = self._free_slots(1)
+        spec = slot(self._key, self.name, self.permits, number)
         return Acquire(self._engine, spec, self._options, timeout, once, since)
 
-    def _free_slots(self) -> Iterator[int]:
-        """Yield the slots that this process doesn't hold, or all if it holds all.
+    def _free_slots(self, most: int) -> list[int]:
+        """Return at most `most` slots that this process doesn't hold, or any if it holds all.
 
         They begin with a random one: rivals that start apart seldom collide.
         """
@@ -128,9 +128,9 @@ class Semaphore(Lockable):
         if queue is not None and queue.grants and not queue.full:
             ours = {grant.spec.part for grant in queue.grants}
             free = [number for number in free if str(number) not in ours]
-        start = int(self._engine.random() * len(free))
-        for i in range(len(free)):
-            yield free[(start + i) % len(free)]
+        size = len(free)
+        start = int(self._engine.random() * size)
+        return [free[i % size] for i in range(start, start + min(most, size))]
 
     async def inspect(self) -> Inspection:
         """Return the owner of each slot, node by node (`parts`); takes at most one node timeout."""
@@ -171,9 +171,10 @@ class SemaphorePermits(Acquirable[MultiLease]):
         # Of rivals that try at once, the one that gets the gate wins.
         if not (once or late or collects):
             semaphore = self._semaphore
-            spec = partial(lone_slot, semaphore._key, self.name, semaphore.permits)
-            slots = list(map(spec, islice(semaphore._free_slots(), self.permits)))
-            if len(slots) == self.permits:
+            free = semaphore._free_slots(self.permits)
+            if len(free) == self.permits:
+                of = semaphore._key, self.name, semaphore.permits
+                slots = [lone_slot(*of, number) for number in free]
                 tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
                 leases = await obtain_at_once(tries)
         if leases is None:

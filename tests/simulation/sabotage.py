@@ -366,7 +366,7 @@ SABOTAGES = {
     "a_cancelled_successor_keeps_all": under("crowd", swap(Acquire, "_leave", nothing)),
     "a_waiter_that_left_has_its_turn": under("crowd", swap(LocalQueue, "give_up", nothing)),
     "a_freed_lease_fills_its_queue": under("crowd", swap(LocalQueue, "free", nothing)),
-    "a_release_is_never_certain": under("locks", swap(Release, "_certain", always(False))),
+    "a_release_is_never_certain": under("locks", swap(Release, "certain", always(False))),
     "a_round_of_renewals_never_ends": under("locks", swap(Extension, "_tell", nothing)),
     # who goes first
     "no_ticket_is_the_first": under("order", lua(LOCK, "first", "return nil")),
