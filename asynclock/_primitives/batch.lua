@@ -4,28 +4,23 @@
 -- batch releases ttl floor not_after retention ms owner...
 --   {odd, {reply...}, now}: a reply is 1 (released) or a fence (acquired) where nobody waits, otherwise
 --   what `release` or `acquire` alone would reply, or that name's error; odd is 1 if any is not a number
+-- A script first does the names where nobody is in the way, with few calls, and notes the places of the
+-- others in `rest`.
+local replies, rest, try = {}, {}, redis.pcall
+local releases, names = tonumber(ARGV[2]), #ARGV - 7
+local counters = #KEYS - names -- an acquire's counter has its place after this; a release uses none
 
--- An error at one name is the reply for that name alone.
-local function safely(act, ...)
-  local done, reply = pcall(act, ...)
-  return done and reply or {err = tostring(reply)}
-end
-
--- Does all names, or those of `rest`, which has the places of names that need a long reply. `acquire`
--- and `release` take the keys and the arguments of their operation.
-local function each(acquire, release, replies, rest)
-  local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, 0
-  local counters, keys = #KEYS - names, {}
-  local release_args, acquire_args = {op}, {unpack(ARGV, 1, 7)}
-  for n = 1, rest and #rest or names do
-    local i = rest and rest[n] or n
+-- Does the names of `rest`. `acquire` and `release` take the keys and the arguments of their operation.
+local function each(acquire, release)
+  local release_args, acquire_args, keys = {op}, {unpack(ARGV, 1, 7)}, {}
+  for _, i in ipairs(rest) do
     local act, args = acquire, acquire_args
     if i <= releases then act, args = release, release_args end
     args[2] = ARGV[7 + i]
-    keys[1], keys[2] = KEYS[i], KEYS[counters + i] -- a release uses no counter
+    keys[1], keys[2] = KEYS[i], KEYS[counters + i]
     for k = 1, (counters + releases) / names - 1 do keys[k + 2] = KEYS[k * names + i] end
     local reply = safely(act, keys, args)
-    if not rest and reply[1] == 1 and #reply[#reply - 1] == 0 then
+    if reply[1] == 1 and #reply[#reply - 1] == 0 then
       reply = act == release and 1 or reply[2]
     else
       odd = 1

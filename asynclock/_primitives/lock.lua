@@ -38,6 +38,7 @@ local function may_find(value)
 end
 
 local function acquire(KEYS, ARGV)
+  if too_late() then return {-1, now} end
   local failure = mistyped(KEYS[3])
   if failure then return failure end
   local owner, queue, ms = ARGV[2], KEYS[3], tonumber(ARGV[7] or 0)
@@ -68,7 +69,7 @@ local function acquire(KEYS, ARGV)
       if free or may_find(value) then wake(queue) end
       next_one = waiter or ''
     end
-    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), next_one)
+    return granted(next_fence(KEYS[2]), next_one)
   end
 
   local taken, free, left = slots(KEYS)
@@ -94,7 +95,11 @@ local function acquire(KEYS, ARGV)
   return {0, left, holder, number, rank, free, now}
 end
 
-local function release(KEYS, ARGV) -- the key is deleted
+local function release(KEYS, ARGV)
+  if op == 'batch' then -- otherwise uncontended.lua has deleted the key
+    if redis.call('GET', KEYS[1]) ~= ARGV[2] then return {0, '', now} end
+    redis.call('DEL', KEYS[1])
+  end
   local queue, ticket = KEYS[3], ARGV[4]
   local failure = mistyped(queue)
   if failure then return failure end
@@ -103,7 +108,7 @@ local function release(KEYS, ARGV) -- the key is deleted
 end
 
 if won then -- by uncontended.lua, but the floor was of no use, or not above the counter, or that is damaged
-  local fence = before == nil and next_fence(KEYS[2], ARGV[4], ARGV[6])
+  local fence = before == nil and next_fence(KEYS[2])
     or fence_above(before, KEYS[2], tonumber(ARGV[4]), ARGV[6])
   return granted(fence, waiter)
 elseif op == 'acquire' then
@@ -111,7 +116,7 @@ elseif op == 'acquire' then
 elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
-  return each(acquire, release, replies, rest)
+  return each(acquire, release)
 elseif op == 'rest' then
   local value, rests = redis.call('GET', KEYS[1]), '#rests:' .. ARGV[2]
   if value == ARGV[2] then

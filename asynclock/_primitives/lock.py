@@ -16,8 +16,8 @@ FILES = (
     "uncontended.lua",
     FUNCTIONS,
     BATCH,
-    "quiet.lua",
     "queue.lua",
+    "quiet.lua",
     "lock.lua",
     "holding.lua",
 )

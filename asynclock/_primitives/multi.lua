@@ -50,6 +50,27 @@ local function wake_if_free(queue, lock)
   return redis.call('PTTL', lock) == -2 and wake(queue)
 end
 
+-- Takes the locks and returns one fence for all, or an error; nil if one has got another owner.
+local function take(KEYS, owner)
+  local highest, differ
+  for i = 1, #KEYS, 2 do
+    if not call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
+      -- A key of another type must not be overwritten: GET raises the right error.
+      if call('GET', KEYS[i]) ~= owner then
+        for k = 1, i - 2, 2 do call('DEL', KEYS[k]) end
+        return nil
+      end
+      call('PEXPIRE', KEYS[i], ARGV[3])
+    end
+    local fence = next_fence(KEYS[i + 1])
+    if type(fence) == 'table' then return fence end
+    differ = highest and fence ~= highest or differ
+    if not highest or fence > highest then highest = fence end
+  end
+  for i = 2, differ and #KEYS or 0, 2 do keep_fence(KEYS[i], highest, ARGV[6]) end
+  return highest
+end
+
 local function acquire(KEYS, ARGV)
   if too_late() then return {-1, now} end
   local owner, holder, left, free = ARGV[2], nil, -1, 0
@@ -74,23 +95,7 @@ local function acquire(KEYS, ARGV)
   end
   if holder then return {0, left, holder, number, 0, free, woken, now} end
   if ms > 0 then each_queue(KEYS, function(queue) leave(queue, ticket) end) end
-  local fence, fences = 0, {}
-  for i = 1, #KEYS, 2 do
-    -- MGET also returns nil for a key of another type, which must not be overwritten: then SET NX
-    -- fails, and GET raises the right error.
-    if before[(i + 1) / 2] then
-      redis.call('PEXPIRE', KEYS[i], ARGV[3])
-    elseif not redis.call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
-      return redis.call('GET', KEYS[i])
-    end
-    fences[i] = next_fence(KEYS[i + 1], ARGV[4], ARGV[6])
-    if type(fences[i]) == 'table' then return fences[i] end
-    fence = math.max(fence, fences[i])
-  end
-  for i = 1, #KEYS, 2 do
-    if fences[i] < fence then keep_fence(KEYS[i + 1], fence, ARGV[6]) end
-  end
-  return granted(fence, '')
+  return granted(take(KEYS, owner), '')
 end
 
 -- Deletes the keys that the owner still has, even if others have expired.
@@ -116,26 +121,28 @@ local function release(KEYS, ARGV)
   return failure or {#ours == #queues and 1 or 0, woken, now}
 end
 
--- Does a batch while nobody waits for any of its names, with one call for what the names have in
--- common (as quiet.lua for mutexes). Leaves what it can't do to `acquire` and `release`.
+-- Does a batch while nobody waits for any of its names, with one call for what the names have in common.
 local function batch()
-  local releases, names, odd = tonumber(ARGV[2]), #ARGV - 7, 0
   -- Where the locks and the counters of all names begin in KEYS, which batch.lua describes.
-  local locks, counters = {0}, {#KEYS - names}
-  for k = 1, (#KEYS - names + releases) / names - 2, 2 do
-    locks[#locks + 1], counters[#counters + 1] = k * names, (k + 1) * names
+  local locks, columns = {0}, {counters}
+  for k = 1, (counters + releases) / names - 2, 2 do
+    locks[#locks + 1], columns[#columns + 1] = k * names, (k + 1) * names
   end
-  local queues, replies, rest, held, own = {}, {}, {}, {}, {}
+  local queues, wanted, held, own, n = {}, {}, {}, {}, 0
   for _, column in ipairs(locks) do
-    for i = 1, names do queues[#queues + 1] = derived(KEYS[column + i], 'queue') end
+    for i = 1, names do
+      n = n + 1
+      queues[n] = KEYS[column + i] .. ':#queue'
+    end
+    for i = releases + 1, names do wanted[#wanted + 1] = KEYS[column + i] end
   end
-  local quiet = redis.pcall('EXISTS', unpack(queues)) == 0
+  nobody = try('EXISTS', unpack(queues)) == 0
 
-  for c, column in ipairs(quiet and releases > 0 and locks or {}) do
+  for c, column in ipairs(nobody and releases > 0 and locks or {}) do
     held[c] = call('MGET', unpack(KEYS, column + 1, column + releases))
   end
   for i = 1, releases do
-    local whole = quiet
+    local whole = nobody
     for c = 1, #locks do whole = whole and held[c][i] == ARGV[7 + i] end
     if whole then
       for _, column in ipairs(locks) do own[#own + 1] = KEYS[column + i] end
@@ -146,45 +153,16 @@ local function batch()
   end
   if own[1] then call('DEL', unpack(own)) end
 
-  local fence, text, keep = least(ARGV[4], ARGV[6])
-  quiet = quiet and not too_late()
+  local keys, width, free = {}, #locks, nobody and not too_late() and try('EXISTS', unpack(wanted)) == 0
   for i = releases + 1, names do
-    local won, mine = 0, {}
-    for c, column in ipairs(locks) do mine[c] = KEYS[column + i] end
-    -- A SET that is taken back would wake, in vain, the waiters for a free name and a taken one.
-    local free = quiet and redis.pcall('EXISTS', unpack(mine)) == 0
-    while free and won < #locks do
-      local reply = redis.pcall('SET', mine[won + 1], ARGV[7 + i], 'NX', 'PX', ARGV[3])
-      if not reply or not reply.ok then break end
-      won = won + 1
+    for c = 1, free and width or 0 do
+      keys[2 * c - 1], keys[2 * c] = KEYS[locks[c] + i], KEYS[columns[c] + i]
     end
-    if won == #locks then
-      local highest, fences, failure = 0, {}
-      for c, column in ipairs(counters) do
-        if failure then -- an acquire alone takes one name after the other, and stops there
-          call('DEL', mine[c])
-        else
-          local counter = KEYS[column + i]
-          local before = redis.pcall('SET', counter, text, 'PX', keep, 'GET')
-          fences[c] = type(before) == 'table' and before
-            or fence_above(before, counter, fence, ARGV[6])
-          failure = type(fences[c]) == 'table' and fences[c]
-          highest = failure and highest or math.max(highest, fences[c])
-        end
-      end
-      for c, one in ipairs(failure and {} or fences) do
-        if one < highest then keep_fence(KEYS[counters[c] + i], highest, ARGV[6]) end
-      end
-      replies[i] = failure or highest
-      if failure then odd = 1 end
-    else
-      for c = 1, won do call('DEL', mine[c]) end
-      rest[#rest + 1] = i
-    end
+    local fence = free and safely(take, keys, ARGV[7 + i])
+    if type(fence) == 'table' then odd = 1 end
+    if fence then replies[i] = fence else rest[#rest + 1] = i end
   end
-  local found = each(acquire, release, replies, rest)
-  if odd == 1 then found[1] = 1 end
-  return found
+  return each(acquire, release)
 end
 
 if op == 'acquire' then

@@ -6,13 +6,9 @@
 --   LATER…  readers that go after the next writer
 local READY, AHEAD, FIRST, LATER = -1, 1, 2, 4e15
 WAITS = '1' -- all wait for the whole name
+aside = 2 -- the queue, and the key of the other side
 
-if op == 'batch' then
-  -- One call for all queues, and for the keys of the other side. A user without the right to call
-  -- EXISTS gets an error here.
-  local names = #ARGV - 7
-  nobody = redis.pcall('EXISTS', unpack(KEYS, names + 1, #KEYS - names + ARGV[2])) == 0
-elseif op == 'leave' or op == 'pass' then -- a release first gives the name back
+if op == 'leave' or op == 'pass' then -- a release first gives the name back
   local failure = mistyped(KEYS[3])
   if failure then return failure end
 end

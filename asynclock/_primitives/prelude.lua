@@ -74,11 +74,31 @@ local function granted(fence, next_one)
   return {1, fence, next_one, now}
 end
 
--- Stores and returns the counter's next value, which is at least floor. The floor is nearly always
--- above the counter, so it is written first: that takes one call, and its text needs no formatting.
-local function next_fence(key, floor, retention)
-  local fence, text, keep = least(floor, retention)
-  return fence_above(redis.call('SET', key, text, 'PX', keep, 'GET'), key, fence, retention)
+-- An error of `act` is its reply.
+local function safely(act, ...)
+  local done, reply = pcall(act, ...)
+  if done then return reply end
+  return {err = tostring(reply)}
+end
+
+-- The fence floor, its text, and how long counters are kept: in a batch the same for all names.
+local floor, text, keep
+local odd = 0 -- 1 once a reply of a batch is no number
+
+-- What `fence_above` returns or raises, for the reply `before` of the SET that has overwritten the counter.
+local function fence_after(before, counter)
+  local fence = type(before) == 'table' and before
+    or safely(fence_above, before, counter, floor, ARGV[6])
+  if type(fence) == 'table' then odd = 1 end
+  return fence
+end
+
+-- Stores and returns the counter's next value, which is at least the floor; or an error. The floor is
+-- nearly always above the counter, so it is written first: that takes one call, and its text needs no
+-- formatting.
+local function next_fence(counter)
+  if not floor then floor, text, keep = least(ARGV[4], ARGV[6]) end
+  return fence_after(redis.pcall('SET', counter, text, 'PX', keep, 'GET'), counter)
 end
 
 -- What holding.lua needs, for a lock whose key contains the owner's id; others define their own.

@@ -3,11 +3,19 @@
 -- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
 -- and nobody else. Its value is the number of slots that the waiter asks about (1 for a whole name), and
 -- 'go' once the waiter was woken. In a batch (batch.lua) all names have as many slots.
-local asked = op == 'batch' and (#KEYS + ARGV[2]) / (#ARGV - 7) or #KEYS
+local asked = op == 'batch' and (#KEYS + releases) / names or #KEYS
 local WAITS, GO = tostring(math.max(1, asked - 2)), 'go'
 
--- Whether no name of the batch has a queue: then none need be looked at.
+-- Whether no name of the batch has a queue, nor keys of the other side: then none need be looked at.
 local nobody = false
+
+-- How many keys of a name, after the first one, show that somebody waits or is in the way.
+local aside = 1
+
+-- One call for these keys of all names. A user without the right to call EXISTS gets an error here.
+local function none_aside()
+  return try('EXISTS', unpack(KEYS, names + 1, (1 + aside) * names)) == 0
+end
 
 local function derived(key, kind)
   return key .. ':#' .. kind

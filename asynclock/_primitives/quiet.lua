@@ -1,55 +1,40 @@
--- The releases and acquires of a batch at names for which nobody waits: this file does for each name
--- what uncontended.lua does for one, apart from turns. It leaves the rest to lock.lua.
-local replies, rest = {}, {}
+-- The releases and acquires of a batch at names where nobody is in the way; the others go to `rest`.
+
+-- Whether this name has no key that shows that somebody waits or is in the way.
+local function alone(i)
+  for k = 1, aside do
+    if try('PTTL', KEYS[k * names + i]) ~= -2 then return false end
+  end
+  return true
+end
 
 if op == 'batch' then
-  local try, find = redis.pcall, string.find
-  local releases, ttl, odd = tonumber(ARGV[2]), ARGV[3], 0
-  local names = #ARGV - 7
-  local counters = #KEYS - names
-  local fence, text, keep = least(ARGV[4], ARGV[6])
-  -- One call for all queues. A user without the right to call EXISTS gets an error here.
-  local quiet = try('EXISTS', unpack(KEYS, names + 1, 2 * names)) == 0
+  nobody = none_aside()
 
   -- One call reads all names to be released, and one deletes those that their owners still have.
-  local held, own, owned = releases > 0 and call('MGET', unpack(KEYS, 1, releases)), {}, 0
+  local held, own = releases > 0 and call('MGET', unpack(KEYS, 1, releases)), {}
   for i = 1, releases do
-    local reply = held[i] or try('GET', KEYS[i]) -- MGET hides a wrong type
-    if reply == ARGV[7 + i] then
-      owned = owned + 1
-      own[owned], reply = KEYS[i], 1
-      if not quiet and try('PTTL', KEYS[names + i]) ~= -2 then rest[#rest + 1] = i end
+    if held[i] == ARGV[7 + i] and (nobody or alone(i)) then
+      own[#own + 1], replies[i] = KEYS[i], 1
     else
-      if type(reply) ~= 'table' then reply = {0, '', now} end
-      odd = 1
-    end
-    replies[i] = reply
-  end
-  if owned > 0 then call('DEL', unpack(own)) end
-
-  local late = too_late()
-  for i = releases + 1, names do
-    local reply = late and {-1, now}
-    if not late and (quiet or try('PTTL', KEYS[names + i]) == -2) then
-      reply = try('SET', KEYS[i], ARGV[7 + i], 'NX', 'PX', ttl)
-    end
-    if not reply then
       rest[#rest + 1] = i
-    elseif not reply.ok then
-      odd = 1
-    else
+    end
+  end
+  if own[1] then call('DEL', unpack(own)) end
+
+  local late, ttl, find = too_late(), ARGV[3], string.find
+  floor, text, keep = least(ARGV[4], ARGV[6])
+  for i = releases + 1, names do
+    local done = not late and (nobody or alone(i)) and try('SET', KEYS[i], ARGV[7 + i], 'NX', 'PX', ttl)
+    if done and done.ok then
       local counter = KEYS[counters + i]
       local before = try('SET', counter, text, 'PX', keep, 'GET')
       -- Nearly always a lower number with as many digits: a comparison of texts takes less time.
       local lower = before and #before == #text and before < text and find(before, '^%d+$')
-      if lower or not before and now - FLOOR_BEHIND < fence then
-        reply = fence
-      else
-        reply = type(before) == 'table' and before or safely(fence_above, before, counter, fence, ARGV[6])
-        if type(reply) == 'table' then odd = 1 end
-      end
+      replies[i] = lower and floor or fence_after(before, counter)
+    else
+      rest[#rest + 1] = i
     end
-    replies[i] = reply
   end
   if not rest[1] then return {odd, replies, now} end
 end

@@ -55,7 +55,7 @@ local function acquire(KEYS, ARGV)
     if keep_reader(KEYS[1], ARGV[2], tonumber(ARGV[3])) ~= -2 then
       redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms)
     end
-    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), '')
+    return granted(next_fence(KEYS[2]), '')
   end
   if patience > 0 then wait(queue, ticket, patience) end
   local woken = wake_next(lock, queue, KEYS[1])
@@ -75,12 +75,37 @@ local function release(KEYS, ARGV)
   return {1, wake_next(KEYS[4], queue, KEYS[1]), now}
 end
 
+-- Does a batch where nobody is in the way; leaves the rest to `acquire` and `release`.
+local function batch()
+  nobody = none_aside()
+  for i = 1, releases do
+    local expiry = nobody and try('ZSCORE', KEYS[i], ARGV[7 + i])
+    if type(expiry) == 'string' and tonumber(expiry) > ms then
+      call('ZREM', KEYS[i], ARGV[7 + i])
+      replies[i] = 1
+    else
+      rest[#rest + 1] = i
+    end
+  end
+  -- One call for all readers: of a name without any, nothing need be read.
+  local free = nobody and not too_late() and try('EXISTS', unpack(KEYS, releases + 1, names)) == 0
+  for i = releases + 1, names do
+    if free and type(try('ZADD', KEYS[i], ms + ARGV[3], ARGV[7 + i])) == 'number' then
+      call('PEXPIRE', KEYS[i], ARGV[3])
+      replies[i] = next_fence(KEYS[counters + i])
+    else
+      rest[#rest + 1] = i
+    end
+  end
+  return each(acquire, release)
+end
+
 if op == 'acquire' then
   return acquire(KEYS, ARGV)
 elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
-  return each(acquire, release, {})
+  return batch()
 elseif op == 'leave' then
   leave(KEYS[3], ARGV[2])
   return {1, wake_next(KEYS[4], KEYS[3], KEYS[1]), now}

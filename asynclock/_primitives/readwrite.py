@@ -27,7 +27,7 @@ from .multi import obtain_behind
 
 PHASES = (*PRELUDE, BATCH, "queue.lua", "phases.lua")
 READ = Script.load(__package__, *PHASES, "read.lua", "holding.lua")
-WRITE = Script.load(__package__, *PHASES, "write.lua", "holding.lua")
+WRITE = Script.load(__package__, *PHASES, "quiet.lua", "write.lua", "holding.lua")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ local function acquire(KEYS, ARGV)
       head = first(queue)
     end
     redis.call('SET', lock, owner, 'PX', ARGV[3])
-    return granted(next_fence(KEYS[2], ARGV[4], ARGV[6]), head or '')
+    return granted(next_fence(KEYS[2]), head or '')
   end
   if ms > 0 then
     number = join(queue, ticket, ms, reader and AHEAD or numbered(queue, ticket, number, floor))
@@ -103,7 +103,7 @@ if op == 'acquire' then
 elseif op == 'release' then
   return release(KEYS, ARGV)
 elseif op == 'batch' then
-  return each(acquire, release, {})
+  return each(acquire, release)
 elseif op == 'leave' or op == 'pass' then
   if op == 'leave' then leave(KEYS[3], ARGV[2]) end
   return {1, wake_next(KEYS[1], KEYS[3], KEYS[4]), now}

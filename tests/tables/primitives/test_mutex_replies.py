@@ -421,7 +421,7 @@ test_a_batch_in_memory, test_a_batch = played("""
       lock leave t2
       DEL l,c
       sleep 2000
-      lock(l q c) batch 0 me floor=now+2000000 -> 1 [[1 now+2000000 '' *]]
+      lock(l q c) batch 0 me floor=now+2000000 -> 0 [now+2000000]
       GET l,c -> me now+2000000
       PTTL l,c -> TTL DAY
 
