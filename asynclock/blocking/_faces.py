@@ -147,8 +147,11 @@ class Bridge:
 
         At the exit of the process all managers are closed; later calls do nothing either.
         """
+        background = _loop.current
         try:
-            if (background := self.loop_here) and not background.ends:
+            if self._background is background is None:
+                self._locks._engine.close()  # never used: no loop is started for that
+            elif background and self._background in (None, background) and not background.ends:
                 self.call(self._locks.aclose, ends=True)
         except BaseException:
             self._finish()

@@ -14,8 +14,8 @@ import pytest
 import asynclock
 from asynclock import blocking
 from asynclock.errors import ConfigurationError
-from asynclock.testing import lose
 from tests.blocking.conftest import SETTINGS, TTL
+from tests.blocking.test_endings import take
 from tests.blocking.threads import in_thread
 from tests.waiting import until_in_thread as until
 
@@ -81,11 +81,6 @@ def test_an_election_needs_run(locks: blocking.LockManager) -> None:
 
 
 # ---- loss ----------------------------------------------------------------------------------------
-async def take(manager: asynclock.LockManager) -> None:
-    """Lose the first lease of a manager."""
-    lose(manager.leases()[0])
-
-
 def test_a_lease_that_is_dropped_is_not_renewed_because_of_its_callback() -> None:
     with blocking.connect("memory://dropped-with-a-callback", ttl=4) as locks:
         for make in (locks.lock("a"), locks.multi_lock("a", "b"), locks.reentrant_lock("a")):
@@ -316,7 +311,6 @@ def test_each_thread_leaves_what_it_entered(locks: blocking.LockManager) -> None
 # ---- closing -------------------------------------------------------------------------------------
 def test_close_gives_back_and_says_so(urls: list[str], others: blocking.LockManager) -> None:
     locks = blocking.connect(*urls, **SETTINGS)
-    locks.close()  # never used: nothing to do
     lease = locks.lock("a").acquire()
     waiting = ThreadPoolExecutor(1).submit(others.lock("a").acquire, timeout=30)
     locks.close()

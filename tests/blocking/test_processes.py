@@ -255,6 +255,21 @@ def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -
     assert int(run(text, urls, quiet=True)) > 0
 
 
+def test_a_manager_that_is_closed_before_its_first_use_is_closed(urls: list[str]) -> None:
+    text = """
+    for loops in (0, 1):  # the refused call starts the event loop of the process
+        (unused := connect()).close()
+        assert threading.active_count() == 1 + loops
+        try:
+            unused.lock("a").acquire()
+        except ConfigurationError as error:
+            print(error)
+        with unused, unused.lock("a", timeout=20):
+            pass
+    """
+    assert run(text, urls).count("this manager is closed: ") == 2
+
+
 @pytest.mark.parametrize("end", ["", "locks.close()"])
 def test_a_party_of_a_process_that_ends_no_longer_counts(
     urls: list[str], others: blocking.LockManager, end: str
