@@ -108,6 +108,8 @@ class Defaults:
         self, settings: HoldSettings, known: type = LockSettings, **more: float | None
     ) -> tuple[LeaseOptions, float | None]:
         """Return checked options (of `more`, too) and the timeout. Raises ConfigurationError."""
+        if not (settings or more):
+            return self.usual, None
         if wrong := settings.keys() - known.__annotations__.keys():
             raise _settings.unknown(wrong)
         given: dict[str, Any] = {"ttl": None, **more, **settings}

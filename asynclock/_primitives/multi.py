@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import cycle
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -41,6 +42,8 @@ from ..errors import (
 )
 from .base import BATCH, PRELUDE, Acquirable, Kind
 from .lock import MUTEX, spec
+
+HELD = attrgetter("held")
 
 
 @of_one_process
@@ -81,7 +84,7 @@ class Hold(_settings.Answering):
     @property
     def held(self) -> bool:
         """Whether this is held at this moment by our own clock, without asking the nodes."""
-        return self._outcome is None and all(lease.held for lease in self._leases)
+        return self._outcome is None and all(map(HELD, self._leases))
 
     @property
     def lost_reason(self) -> str | None:
@@ -128,18 +131,18 @@ class Hold(_settings.Answering):
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:
-            if any(lease.held for lease in self._leases):
+            held = list(map(HELD, self._leases))
+            if any(held):
                 check_loop(self._leases[0])
-            last = self._end()
+            self._outcome = all(held)
             if not self._outcome:
                 self._notice()
-            if last:
+            if self._end():
                 self._outcome = await release_all(self._leases)
         return bool(self._outcome)
 
     def _end(self) -> bool:
-        """Count this hold as ended; return whether its leases are to be released now."""
-        self._outcome = self.held
+        """End this hold, whose outcome is set; return whether its leases are to be released now."""
         return True
 
     def adopt(self) -> None:
@@ -162,12 +165,14 @@ class Hold(_settings.Answering):
         except LeaseLostError:
             await self.release()  # the body doesn't begin, so nothing else would release it
             raise
-        check_loop(self._leases[0])
         if self._body is not None:
             raise RuntimeError("this lease has been entered already")
-        self._body = Interruption()
+        body = Interruption()
+        if body.task.get_loop() is not self._leases[0]._engine.multiplexer.loop:
+            check_loop(self._leases[0])  # a loss could not end a body there
+        self._body = body
         for grant in self._grants():
-            grant.guard(self._body)
+            grant.guard(body)
         return self
 
     async def __aexit__(
@@ -181,8 +186,9 @@ class Hold(_settings.Answering):
         interrupted = body is not None and body.leave(kind)
         if kind is not GeneratorExit:
             await self.release()
-        elif self._outcome is None and self._end():
-            for lease in reversed(self._leases):
+        elif self._outcome is None:
+            self._outcome = self.held
+            for lease in reversed(self._leases) if self._end() else ():
                 lease._engine.soon(partial(let_go, lease))  # a coroutine being closed can't await
         if body is not None:
             for grant in self._grants():  # not released so far

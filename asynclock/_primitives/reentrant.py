@@ -131,7 +131,6 @@ class ReentrantLease(Hold):
         return self._nesting.count
 
     def _end(self) -> bool:
-        super()._end()
         self._unregister()
         return self._nesting.leave()
 

@@ -174,8 +174,10 @@ class SemaphorePermits(Acquirable[MultiLease]):
             free = semaphore._free_slots(self.permits)
             if len(free) == self.permits:
                 of = semaphore._key, self.name, semaphore.permits
-                slots = [lone_slot(*of, number) for number in free]
-                tries = [Try(self._engine, one, self._options, None, once=True) for one in slots]
+                tries = [
+                    Try(self._engine, lone_slot(*of, number), self._options, None, once=True)
+                    for number in free
+                ]
                 leases = await obtain_at_once(tries)
         if leases is None:
             leases = await self._collect(timeout, once, since)
