@@ -88,17 +88,19 @@ class Side:
         return self.single(number, *words, kind=kind)
 
     def prepare(self, draw: random.Random) -> None:
+        calm = draw.randrange(3)  # with 1 or 2 nobody is in the way; with 2 nobody has a name
         for number in range(NAMES):
             lock, counter, _, *neighbours = keys(self.side, number, KINDS[self.kind][1])
             if draw.random() < 0.3:
                 self.client.set(counter, self.base + draw.randrange(-5, 5), px=KEPT)
-            for owner in OWNERS[: draw.choice([0, 0, 1, 1, 2, 3])]:
-                kind = draw.choice(PEERS.get(self.kind, (self.kind,)))
-                self.acquire(number, owner, self.base, 0, draw.choice([0, WAIT]), kind)
+            for owner in OWNERS[: draw.choice([[0, 0, 1, 1, 2, 3], [0, 1], [0]][calm])]:
+                kind = self.kind if calm else draw.choice(PEERS.get(self.kind, (self.kind,)))
+                wait = 0 if calm else draw.choice([0, WAIT])
+                self.acquire(number, owner, self.base, 0, wait, kind)
             for other in neighbours if self.kind == "slot" else ():
                 if draw.random() < 0.7:
                     self.client.set(other, "other:5", px=TTL)
-            wrong = draw.random()
+            wrong = draw.random() + calm
             if wrong < 0.2:  # another program uses one of these keys
                 foreign = lock if wrong < 0.1 else counter
                 self.client.delete(foreign)
@@ -116,9 +118,10 @@ class Side:
 
     def members(self, key: bytes) -> dict[Any, float]:
         """Return tickets and their numbers, or readers, without what are moments."""
-        moments = key.endswith(b"#readers")
         found: dict[Any, float] = dict(self.client.zrange(key, 0, -1, withscores=True))
-        return {one: 0 if moments or number > 4e15 else number for one, number in found.items()}
+        if key.endswith(b"#readers"):
+            return {one: moment > self.base // 1000 + TTL // 2 for one, moment in found.items()}
+        return {one: 0 if number > 4e15 else number for one, number in found.items()}
 
 
 def _named_alike(said: Any) -> Any:
