@@ -172,7 +172,6 @@ def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind:
     names = [[keys("t", number, ends) for number, _ in some] for some in (releases, acquires)]
     terms = (*terms[:2], 0) if kind == "several" else terms
     odd, replies, now = batch(server, *names, *terms, *owners, script=script)
-
     assert now > 10**15
     assert odd == any(not isinstance(reply, int) for reply in replies)
     found = [spread(reply, release=n < len(releases)) for n, reply in enumerate(replies)]

@@ -164,7 +164,15 @@ test_several_in_memory, test_several = played("""
       PTTL a,b -> TTL TTL
       multi raise me now+12 -> 1 now+9
       GET ac,bc -> now+12 now+12
-      multi raise me now+12 -> 1 now+12
+
+    counters rise to the highest, and nobody's key is overwritten
+      SET bc,cc now+9
+      multi(a ac b bc c cc) acquire me floor=now -> 1 now+10 ''
+      GET ac,bc,cc -> now+10 now+10 now+10
+      HSET d x y
+      multi(e ec d dc) acquire you -> !WRONGTYPE
+      multi(f h g g gc gc fc hc) batch 0 him her floor=now -> 1 [now [0 TTL him 0 0 0 [] *]]
+      EXISTS h -> 0
 
     a raise looks at each counter
       multi acquire me
@@ -210,9 +218,6 @@ test_several_in_memory, test_several = played("""
       multi(a ac b bc c cc) acquire me -> 0 45000 one 0 0 0 []
       SET a one PX 45000
       SET b two PX 10000
-      multi(a ac b bc c cc) acquire me -> 0 45000 one 0 0 0 []
-      SET a one PX 10000
-      SET c three PX 45000
       multi(a ac b bc c cc) acquire me -> 0 45000 one 0 0 0 []
       SET a,b,c endless
       multi(a ac b bc c cc) wait me TTL -1 floor=-1 -> 0 -1 endless now 0 0 []
