@@ -19,7 +19,7 @@ from typing import (
     TypeVar,
 )
 
-from .. import _settings
+from .. import _clock, _settings
 from .._engine.acquire import Acquire, AcquireContext, Enterable, LazyAcquire
 from .._engine.context import EngineSettings
 from .._engine.engine import Engine
@@ -240,7 +240,7 @@ class Acquirable(Named, Generic[L]):
             return None
 
     async def __aenter__(self) -> L:
-        lease = await (await self._call(self._timeout)).__aenter__()
+        lease = await (await self._obtain(self._timeout, False, _clock.now())).__aenter__()
         self._entered.append(lease)
         return lease
 
