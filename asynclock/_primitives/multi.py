@@ -303,20 +303,23 @@ class MultiLease(Hold):
     Cluster each name has its own, and so has each permit. The loss of any lease ends the hold.
     """
 
-    __slots__ = ("fences", "name")
+    __slots__ = ("_parts", "name")
 
     def __init__(self, name: str, parts: Sequence[str], leases: Sequence[Lease]) -> None:
         super().__init__(leases)
         self.name: str = name
         """The name of the semaphore, or all names joined by commas."""
-        self.fences: dict[str, int] = {
-            one: lease.fence for one, lease in zip(parts, cycle(leases), strict=False)
-        }
-        """The fence for each name, or for each slot of a semaphore."""
+        self._parts = parts
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
         return f"<MultiLease {self.name!r} fence={self.fence} {state}>"
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fence for each name, or for each slot of a semaphore."""
+        fences = (lease.fence for lease in self._leases)
+        return dict(zip(self._parts, cycle(fences), strict=False))
 
     @property
     def leases(self) -> tuple[Lease, ...]:
