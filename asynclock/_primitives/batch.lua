@@ -6,12 +6,13 @@
 --   what `release` or `acquire` alone would reply, or that name's error; odd is 1 if any is not a number
 -- A script first does the names where nobody is in the way, with few calls, and notes the places of the
 -- others in `rest`.
-local replies, rest, try = {}, {}, redis.pcall
+local replies, rest = {}, {}
 local releases, names = tonumber(ARGV[2]), #ARGV - 7
 local counters = #KEYS - names -- an acquire's counter has its place after this; a release uses none
 
 -- Does the names of `rest`. `acquire` and `release` take the keys and the arguments of their operation.
 local function each(acquire, release)
+  if not rest[1] then return {odd, replies, now} end
   local release_args, acquire_args, keys = {op}, {unpack(ARGV, 1, 7)}, {}
   for _, i in ipairs(rest) do
     local act, args = acquire, acquire_args

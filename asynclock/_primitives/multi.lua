@@ -121,24 +121,22 @@ local function release(KEYS, ARGV)
   return failure or {#ours == #queues and 1 or 0, woken, now}
 end
 
--- Does a batch while nobody waits for any of its names, with one call for what the names have in common.
+-- Does a batch, with one call for what its names have in common: the releases if nobody waits for any of
+-- their names, the acquires if all their names are free.
 local function batch()
   -- Where the locks and the counters of all names begin in KEYS, which batch.lua describes.
   local locks, columns = {0}, {counters}
   for k = 1, (counters + releases) / names - 2, 2 do
     locks[#locks + 1], columns[#columns + 1] = k * names, (k + 1) * names
   end
-  local queues, wanted, held, own, n = {}, {}, {}, {}, 0
+  local queues, wanted, held, own = {}, {}, {}, {}
   for _, column in ipairs(locks) do
-    for i = 1, names do
-      n = n + 1
-      queues[n] = KEYS[column + i] .. ':#queue'
-    end
+    for i = 1, releases do queues[#queues + 1] = derived(KEYS[column + i], 'queue') end
     for i = releases + 1, names do wanted[#wanted + 1] = KEYS[column + i] end
   end
   nobody = try('EXISTS', unpack(queues)) == 0
 
-  for c, column in ipairs(nobody and releases > 0 and locks or {}) do
+  for c, column in ipairs(nobody and locks or {}) do
     held[c] = call('MGET', unpack(KEYS, column + 1, column + releases))
   end
   for i = 1, releases do
@@ -153,14 +151,14 @@ local function batch()
   end
   if own[1] then call('DEL', unpack(own)) end
 
-  local keys, width, free = {}, #locks, nobody and not too_late() and try('EXISTS', unpack(wanted)) == 0
+  local keys, width, free = {}, #locks, not too_late() and try('EXISTS', unpack(wanted)) == 0
   for i = releases + 1, names do
     for c = 1, free and width or 0 do
       keys[2 * c - 1], keys[2 * c] = KEYS[locks[c] + i], KEYS[columns[c] + i]
     end
     local fence = free and safely(take, keys, ARGV[7 + i])
-    if type(fence) == 'table' then odd = 1 end
-    if fence then replies[i] = fence else rest[#rest + 1] = i end
+    replies[i] = fence
+    if not fence then rest[#rest + 1] = i elseif type(fence) == 'table' then odd = 1 end
   end
   return each(acquire, release)
 end
