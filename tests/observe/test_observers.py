@@ -195,7 +195,7 @@ async def test_a_search_for_a_holder_finds_its_hold_and_the_waits_of_other_proce
     async with here, there:
         lease = await kind(there).acquire()
         with pytest.raises(asynclock.AcquireTimeoutError):
-            await kind(here).acquire(timeout=0.2)
+            await kind(here).acquire(timeout=1)
         before = here.statistics().refused
         waits = asyncio.ensure_future(kind(here).acquire())
         await until(lambda: here.statistics().refused > before, "it was refused")
