@@ -209,7 +209,7 @@ class Release:
             _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
     def certain(self) -> bool:
-        """Return whether a quorum agrees or every node has answered."""
+        """Return whether the outcome is known: all nodes have answered, or enough of them."""
         nodes = self.context.multiplexer
         enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
         return enough or self._refuted()

@@ -50,16 +50,12 @@ local function wake_if_free(queue, lock)
   return redis.call('PTTL', lock) == -2 and wake(queue)
 end
 
--- Takes the locks and returns one fence for all, or an error; nil if one has got another owner.
+-- Takes locks that nobody else has; returns one fence for all, or an error.
 local function take(KEYS, owner)
   local highest, differ
   for i = 1, #KEYS, 2 do
     if not call('SET', KEYS[i], owner, 'NX', 'PX', ARGV[3]) then
-      -- A key of another type must not be overwritten: GET raises the right error.
-      if call('GET', KEYS[i]) ~= owner then
-        for k = 1, i - 2, 2 do call('DEL', KEYS[k]) end
-        return nil
-      end
+      call('GET', KEYS[i]) -- raises the right error for a key of another type
       call('PEXPIRE', KEYS[i], ARGV[3])
     end
     local fence = next_fence(KEYS[i + 1])
@@ -109,7 +105,7 @@ local function release(KEYS, ARGV)
   if #ours > 0 then redis.call('DEL', unpack(ours)) end
   if ARGV[4] and #ours > 0 then join_all(KEYS, ARGV[4], ARGV[5], tonumber(ARGV[6]), now) end
   local woken, failure = {}
-  if redis.call('EXISTS', unpack(queues)) > 0 then
+  if try('EXISTS', unpack(queues)) ~= 0 then -- a user without the right to EXISTS gets an error here
     for _, lock in ipairs(ours) do
       local queue = derived(lock, 'queue')
       local wrong = mistyped(queue)
@@ -134,7 +130,7 @@ local function batch()
     for i = 1, releases do queues[#queues + 1] = derived(KEYS[column + i], 'queue') end
     for i = releases + 1, names do wanted[#wanted + 1] = KEYS[column + i] end
   end
-  nobody = try('EXISTS', unpack(queues)) == 0
+  nobody = releases > 0 and try('EXISTS', unpack(queues)) == 0
 
   for c, column in ipairs(nobody and locks or {}) do
     held[c] = call('MGET', unpack(KEYS, column + 1, column + releases))
@@ -151,14 +147,23 @@ local function batch()
   end
   if own[1] then call('DEL', unpack(own)) end
 
-  local keys, width, free = {}, #locks, not too_late() and try('EXISTS', unpack(wanted)) == 0
+  local free = releases < names and not too_late() and try('EXISTS', unpack(wanted)) == 0
+  local keys, taken = {}, {}
   for i = releases + 1, names do
-    for c = 1, free and width or 0 do
-      keys[2 * c - 1], keys[2 * c] = KEYS[locks[c] + i], KEYS[columns[c] + i]
+    local able = free
+    for c = 1, free and #locks or 0 do
+      local lock = KEYS[locks[c] + i]
+      keys[2 * c - 1], keys[2 * c] = lock, KEYS[columns[c] + i]
+      able = able and not taken[lock]
+      taken[lock] = true
     end
-    local fence = free and safely(take, keys, ARGV[7 + i])
-    replies[i] = fence
-    if not fence then rest[#rest + 1] = i elseif type(fence) == 'table' then odd = 1 end
+    if able then
+      local fence = safely(take, keys, ARGV[7 + i])
+      replies[i] = fence
+      if type(fence) == 'table' then odd = 1 end
+    else
+      rest[#rest + 1] = i
+    end
   end
   return each(acquire, release)
 end

@@ -131,10 +131,9 @@ class Hold(_settings.Answering):
     async def release(self) -> bool:
         """End this hold. Return whether it was held until now; a second call returns the same."""
         if self._outcome is None:
-            held = list(map(HELD, self._leases))
-            if any(held):
+            if any(grant.alarm for grant in self._grants()):  # not released, nor known to be lost
                 check_loop(self._leases[0])
-            self._outcome = all(held)
+            self._outcome = self.held
             if not self._outcome:
                 self._notice()
             if self._end():

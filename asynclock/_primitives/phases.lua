@@ -1,4 +1,4 @@
--- The queue of a read-write lock on one node; queue.lua comes before, read.lua or write.lua after.
+-- The queue of a read-write lock on one node; queue.lua comes before.
 -- One sorted set keeps the tickets of both sides. Those that go first have the lowest numbers:
 --   READY   readers that waited when a writer released: all of them go before the next writer
 --   AHEAD   a reader that becomes a writer (an upgrade)

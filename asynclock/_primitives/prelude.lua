@@ -77,8 +77,7 @@ end
 -- An error of `act` is its reply.
 local function safely(act, ...)
   local done, reply = pcall(act, ...)
-  if done then return reply end
-  return {err = tostring(reply)}
+  return done and reply or {err = tostring(reply)}
 end
 
 local floor, text, keep -- of `least`: in a batch the same for all names

@@ -1,4 +1,4 @@
--- The queue of a name on one node; lock.lua or multi.lua follows. Protocol: docs/guarantees.md.
+-- The queue of a name on one node; batch.lua comes before. Protocol: docs/guarantees.md.
 -- The queue is a sorted set: each waiter's ticket and its number. A ticket is a key of its own, too:
 -- it expires unless its waiter asks again, and the waiter tracks it, so a change wakes that waiter
 -- and nobody else. Its value is the number of slots that the waiter asks about (1 for a whole name), and
@@ -6,7 +6,8 @@
 local asked = op == 'batch' and (#KEYS + releases) / names or #KEYS
 local WAITS, GO = tostring(math.max(1, asked - 2)), 'go'
 
--- Whether no name of the batch has a queue, nor keys of the other side: then none need be looked at.
+-- Whether no name of the batch (of several names: none that is released) has a queue, nor a key of the
+-- other side: then none need be looked at.
 local nobody = false
 
 -- How many keys of a name, after the first one, show that somebody waits or is in the way.

@@ -87,8 +87,9 @@ local function batch()
       rest[#rest + 1] = i
     end
   end
-  -- One call for all readers: of a name without any, nothing need be read.
-  local free = nobody and not too_late() and try('EXISTS', unpack(KEYS, releases + 1, names)) == 0
+  -- If none of these names has readers, nothing else need be read; otherwise `acquire` does them all.
+  local free = nobody and releases < names and not too_late()
+    and try('EXISTS', unpack(KEYS, releases + 1, names)) == 0
   for i = releases + 1, names do
     if free and type(try('ZADD', KEYS[i], ms + ARGV[3], ARGV[7 + i])) == 'number' then
       call('PEXPIRE', KEYS[i], ARGV[3])

@@ -147,11 +147,12 @@ class Bridge:
 
         At the exit of the process all managers are closed; later calls do nothing either.
         """
-        background = _loop.current
         try:
-            if self._background is background is None:
-                self._locks._engine.close()  # never used: no loop is started for that
-            elif background and self._background in (None, background) and not background.ends:
+            with _loop.guard:  # no other thread starts the loop meanwhile
+                background = _loop.current
+                if self._background is background is None:
+                    self._locks._engine.close()
+            if background and self._background in (None, background) and not background.ends:
                 self.call(self._locks.aclose, ends=True)
         except BaseException:
             self._finish()

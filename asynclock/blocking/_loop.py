@@ -393,7 +393,7 @@ def _ended() -> ConfigurationError:
     )
 
 
-_guard = threading.RLock()
+guard = threading.RLock()  # of the thread that starts the loop
 current: BackgroundLoop | None = None
 _starting = False
 _inherited: list[BackgroundLoop | None] = []
@@ -406,7 +406,7 @@ def background() -> BackgroundLoop:
     global current, _starting
     if current is not None:
         return current
-    with _guard:
+    with guard:
         if current is None:
             if _starting:
                 raise ConfigurationError(
@@ -422,15 +422,15 @@ def background() -> BackgroundLoop:
 
 def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
-    global current, _guard
-    _guard = threading.RLock()
+    global current, guard
+    guard = threading.RLock()
     _inherited.append(current)
     current = None
 
 
 # A fork waits while a loop is being started: otherwise the child would inherit unfinished imports.
 os.register_at_fork(
-    before=lambda: _guard.acquire(),
-    after_in_parent=lambda: _guard.release(),
+    before=lambda: guard.acquire(),
+    after_in_parent=lambda: guard.release(),
     after_in_child=_after_fork,
 )

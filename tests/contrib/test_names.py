@@ -160,9 +160,7 @@ def test_a_dependency_names_the_lock(source: Callable[..., Any], decorated: bool
 
 
 @pytest.mark.parametrize("source", REQUESTS)
-def test_a_client_is_asked_for_the_same_with_the_lock_as_without(
-    source: Callable[..., Any],
-) -> None:
+def test_a_client_is_asked_the_same_with_the_lock_as_without(source: Callable[..., Any]) -> None:
     """OpenAPI shows what the name needs once, also if the endpoint needs it too."""
     plain, under_lock = with_locks("fastapi"), with_locks("fastapi")
 

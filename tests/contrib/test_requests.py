@@ -158,9 +158,7 @@ def problem(answer: httpx.Response) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("make", "place"), PLACES)
-async def test_a_lock_that_is_held_is_one_answer_wherever_it_is_taken(
-    make: Any, place: str
-) -> None:
+async def test_a_held_lock_is_one_answer_wherever_it_is_taken(make: Any, place: str) -> None:
     """It never advises the ttl of 10 s, and tells nothing of the holder."""
     nodes = memory()
     async with client_of(make(place, *nodes, contended=423)) as (client, _):

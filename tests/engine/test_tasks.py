@@ -1,6 +1,8 @@
 """Tasks that share and pass on leases: who waits for itself, who may leave, whom a loss ends."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -276,6 +278,11 @@ async def test_released_in_another_loop_after_one_name_was_lost() -> None:
         assert lease.leases[1].held
         await lease.release()
         assert locks.leases() == ()
+        late = await locks.multi_lock("c", "d", ttl=0.3).acquire()
+        time.sleep(0.4)  # noqa: ASYNC251  # nobody notices the end
+        with ThreadPoolExecutor() as pool:
+            error = pool.submit(asyncio.run, late.release()).exception()
+        assert isinstance(error, asynclock.ConfigurationError)
 
 
 async def test_an_ended_hold_is_known_as_lost_in_any_loop() -> None:

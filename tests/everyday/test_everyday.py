@@ -191,9 +191,7 @@ async def test_a_rolling_restart_of_the_nodes(who: str, nodes: int) -> None:
 
 @pytest.mark.nightly
 @three
-async def test_nodes_restarted_without_a_pause_cost_time_but_no_safety(
-    who: str, nodes: int
-) -> None:
+async def test_nodes_restarted_without_pause_cost_time_but_no_safety(who: str, nodes: int) -> None:
     """Bodies last longer than a restart, so that nodes forget leases that are held."""
     async with stage(who, nodes, ttl=1.0, max_ttl=1.0) as there:
         seen = await scenes.restarts(there, 0.1, seconds=12.0, body=0.6)

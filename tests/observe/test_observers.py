@@ -247,9 +247,7 @@ def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
 
 @pytest.mark.parametrize("blocks", [False, True], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("held_by", ["this process", "another"])
-async def test_waits_are_seen_until_they_end(
-    urls: list[str], held_by: str, *, blocks: bool
-) -> None:
+async def test_waits_show_until_they_end(urls: list[str], held_by: str, *, blocks: bool) -> None:
     """Also those of threads, and those that are cancelled, which no event reports."""
     otel = Otel(patterns=["jobs:*"])
     seen, jobs = partial(otel.counted, "acquire.waiting"), ("jobs:*",)

@@ -250,9 +250,7 @@ def test_the_copy_of_another_threads_end_ends_nothing_in_a_forked_child() -> Non
 
 
 # ---- how it starts and ends ----------------------------------------------------------------------
-def test_a_signal_handler_in_the_very_first_call_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signal_handler_in_the_first_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         def __init__(self) -> None:
             _loop.background()

@@ -162,16 +162,18 @@ def test_a_batch_does_what_single_calls_do(server: redis.Redis, seed: int, kind:
 
     # It comes too late if `not_after` is 1.
     terms = base + draw.randrange(-3, 10), draw.choice([0, 0, 0, 1]), draw.choice([0, WAIT])
-    count = draw.randrange(1, NAMES)
+    count, more = draw.choice([(0, 4), (4, 0), (draw.randrange(1, NAMES), draw.randrange(NAMES))])
     releases = [(number, draw.choice(OWNERS)) for number in draw.sample(range(NAMES), count)]
-    acquires = [(draw.randrange(NAMES), f"new{n}:4") for n in range(draw.randrange(NAMES))]
+    acquires = [(draw.randrange(NAMES), f"new{n}:4") for n in range(more)]
     expected = [alone.single(number, "release", owner) for number, owner in releases]
     expected += [alone.acquire(number, owner, *terms) for number, owner in acquires]
 
     owners = [owner for _, owner in (*releases, *acquires)]
     names = [[keys("t", number, ends) for number, _ in some] for some in (releases, acquires)]
     terms = (*terms[:2], 0) if kind == "several" else terms
+    errors = server.info("stats")["total_error_replies"]
     odd, replies, now = batch(server, *names, *terms, *owners, script=script)
+    assert odd or server.info("stats")["total_error_replies"] == errors
     assert now > 10**15
     assert odd == any(not isinstance(reply, int) for reply in replies)
     found = [spread(reply, release=n < len(releases)) for n, reply in enumerate(replies)]
