@@ -120,9 +120,7 @@ async def test_only_what_has_the_managers_prefix_is_listed(on: Nodes) -> None:
 
 
 @virtual
-async def test_an_observer_that_was_added_twice_watches_until_it_is_removed_twice(
-    on: Nodes,
-) -> None:
+async def test_an_observer_added_twice_watches_until_it_is_removed_twice(on: Nodes) -> None:
     telemetry = Watched()
     async with on.connect(observers=[telemetry]) as locks:
         locks.observe(telemetry)

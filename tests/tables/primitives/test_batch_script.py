@@ -209,6 +209,8 @@ def test_a_batch_of_a_user_who_lacks_a_right(server: redis.Redis, waiter: str) -
         odd, (first, second), _ = batch(few, [], two, floor, 0, 0, "a", "b")
         assert (odd, first) == (1, floor)
         assert (second[0], second[2]) == (0, b"waiter")
+        few.eval(SEVERAL.source, 2, "v", "vc", "acquire", "me", TTL, floor, 0, KEPT)
+        assert few.eval(SEVERAL.source, 2, "v", "vc", "release", "me")[0] == 1
     server.delete(two[0][0], two[1][2])
     server.set(two[1][0], "you")
     with user_without(server, "pttl") as few:  # all queues are asked for at once
