@@ -93,7 +93,8 @@ class LockManager(_settings.Answering):
             max_hold: maximum seconds of renewal (None: no limit); a lease keeps its first ttl.
             interrupt: whether a loss interrupts the body of `async with`.
             handoff: how a released lock passes to a waiting task of this process. True or "block":
-                without asking the nodes, with a fence from a reserved block. "strict": with one
+                without asking the nodes, with a fence from a reserved block, until this process
+                has had the lock for 0.1 s (or, while others wait, for its turn). "strict": with one
                 round trip; fences keep their order even after an unnoticed loss. False: never.
             at_least: seconds from the acquire for which nobody else gets the name: released
                 sooner, it rests. If the holder dies or loses the lease, only its ttl counts. A

@@ -257,12 +257,13 @@ class Lease(_settings.Answering):
 
         A second call sends nothing, and returns the same at once, as far as that is known yet.
         Normally returns when a quorum has confirmed, or after one node timeout. If a task of this
-        process waits for the lock, the lock is handed over without asking a node. If other
-        processes wait and this process may take the lock again within its turn, this returns True
-        without waiting for the nodes. A loss that their replies show later sets `lost_reason` and
-        is logged. Leaving `async with` waits for the replies, unless the block has called this.
-        The request is queued for all nodes before the first await, so cancelling this call doesn't
-        stop the release. Raises ConfigurationError in another event loop than the manager's.
+        process waits for the lock, the lock is handed over without asking a node, unless this
+        process has had it for 0.1 s (or, while others wait, for its turn). If other processes wait
+        and this process may take the lock again within its turn, this returns True without waiting
+        for the nodes. A loss that their replies show later sets `lost_reason` and is logged.
+        Leaving `async with` waits for the replies, unless the block has called this. The request
+        is queued for all nodes before the first await, so cancelling this call doesn't stop the
+        release. Raises ConfigurationError in another event loop than the manager's.
         """
         release = let_go(self, hold=True)
         if release is not None and not release.kept:

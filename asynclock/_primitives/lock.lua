@@ -13,6 +13,7 @@
 --   with neighbours also before now: '10...' 1 = taken or reserved for the first ticket
 -- release owner [1 | 0 [ticket ms number]]   {1 | 0, first, now}
 --         1: wakes nobody, because the owner's process asks again or sends pass; first is ''
+--         2, of an attempt that failed: as without it
 --         with a ticket: the attempt failed, but its ticket goes on waiting
 -- rest    owner ms till           {1 | 0, '', now}: releases, but nobody gets the lock for ms, or until
 --         our clock shows till (0: unknown) if that is sooner; 1 also if it rests already
