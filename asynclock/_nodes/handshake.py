@@ -205,20 +205,21 @@ def _no_hello(answer: Failure) -> bool:
 async def _hung_up(answer: Failure, link: Link, endpoint: Endpoint) -> Failure:
     """Return why the connection was closed instead of a reply to HELLO.
 
-    A server that goes down closes it, too, and so does a port that wants TLS. Only a proxy such as
-    twemproxy answers PING on the next connection and closes that one at HELLO again.
+    A server that goes down closes it, too, with all others, and so does a port that wants TLS. Only
+    a proxy such as twemproxy closes a connection at HELLO and answers PING on another open one.
     """
-    with contextlib.suppress(OSError):
-        other = await endpoint.open(lambda: Link(link.listener, link.timeout))
+    links: list[Link] = []
+    with contextlib.suppress(OSError), contextlib.ExitStack() as both:
+        for _ in range(2):
+            links.append(await endpoint.open(lambda: Link(link.listener, link.timeout)))
+            both.callback(links[-1].close, "the handshake failed")
         endpoint.phase = LOGIN
-        try:
-            ping = await other.ask(Command.plain("PING"))
-            if ping == b"PONG" or (isinstance(ping, Failure) and ping.code in LOGIN_CODES):
-                await other.ask(Command.plain("HELLO", "3"))
-                if other.closed.done():
-                    return Failure(TWEMPROXY, permanent=True, code=NO_USE)
-        finally:
-            other.close("the handshake failed")
+        greeted, other = links
+        await greeted.ask(Command.plain("HELLO", "3"))
+        ping = await other.ask(Command.plain("PING"))
+        known = ping == b"PONG" or (isinstance(ping, Failure) and ping.code in LOGIN_CODES)
+        if known and greeted.closed.done():
+            return Failure(TWEMPROXY, permanent=True, code=NO_USE)
     tls = "; if this port wants TLS, the URL must begin with rediss" if endpoint.plain else ""
     return replace(answer, cause=answer.cause + tls)
 

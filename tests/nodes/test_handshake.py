@@ -29,11 +29,11 @@ NOT_READY = ("LOADING the dataset", "BUSY running a script")
 
 
 def refuse(server: Server, **errors: str) -> None:
-    """Let the server refuse commands; "end": it hangs up."""
+    """Let the server refuse commands; "hang up": end this connection; "end": end all of them."""
 
     def reply(error: str) -> Any:
-        if error == "end":
-            return server.cut()
+        if error in ("end", "hang up"):
+            return server.cut() if error == "end" else server.asking.hang_up()
         return error[1:].encode() if error[0] == "+" else ReplyError(error)
 
     for name, error in errors.items():
@@ -131,14 +131,11 @@ async def test_what_a_server_refuses_but_the_login_is_done_without_and_said_once
             ({"INFO": f"+{key}_mode:sentinel"}, "it is a Sentinel: write redis+sentinel://", True)
             for key in ("redis", "server", "redict")
         ),
-        (
-            {"HELLO": "end", "PING": "end"},
-            "; if this port wants TLS, the URL must begin with rediss",
-            False,
-        ),
-        ({"HELLO": "end", "PING": "+OK"}, "; if this port wants TLS", False),
-        ({"HELLO": "end"}, "closes the connection at HELLO, and so at other commands", True),
-        ({"HELLO": "end", "PING": "NOAUTH no"}, "as twemproxy does: name the servers", True),
+        ({"HELLO": "end"}, "; if this port wants TLS, the URL must begin with rediss", False),
+        ({"HELLO": "hang up", "PING": "end"}, "; if this port wants TLS", False),
+        ({"HELLO": "hang up", "PING": "+OK"}, "; if this port wants TLS", False),
+        ({"HELLO": "hang up"}, "closes the connection at HELLO, and so at other commands", True),
+        ({"HELLO": "hang up", "PING": "NOAUTH no"}, "as twemproxy does: name the servers", True),
         ({"INFO": "+role:sentinel"}, "it is a sentinel, not a primary", True),
         ({"INFO": "+role:slave"}, "it is a replica, not a primary", True),
     ],

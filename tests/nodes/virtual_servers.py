@@ -65,6 +65,7 @@ class Noting(MemoryNode):
         if client is None:
             return super().answer(client, words)
         self.talking.add(client)
+        self.asking = client
         self.asked.append(words)
         self.asked_at.append(inside.now())
         name = words[0].upper()
