@@ -261,9 +261,9 @@ class Lease(_settings.Answering):
         process has had it for 0.1 s (or, while others wait, for its turn). If other processes wait
         and this process may take the lock again within its turn, this returns True without waiting
         for the nodes. A loss that their replies show later sets `lost_reason` and is logged.
-        Leaving `async with` waits for the replies, unless the block has called this. The request
-        is queued for all nodes before the first await, so cancelling this call doesn't stop the
-        release. Raises ConfigurationError in another event loop than the manager's.
+        Leaving `async with` waits for the replies, unless the block has called this.
+        The request is queued for all nodes before the first await, so cancelling this call doesn't
+        stop the release. Raises ConfigurationError in another event loop than the manager's.
         """
         release = let_go(self, hold=True)
         if release is not None and not release.kept:
