@@ -339,7 +339,7 @@ class Acquire(AcquireContext[Lease]):
                 yield from decide(ask, left)
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:
-                    first = ask.alone()
+                    first = ask.to_attempt()
                     first.conclude()  # it may be won after all: then `Seek.run` returns it
             if lease is None:
                 lease = yield from self._contend(queue, first, kept).__await__()
@@ -391,7 +391,7 @@ class Acquire(AcquireContext[Lease]):
         if batch is None or not ask.fence or now >= batch.valid_until:
             return None
         if engine.observers:
-            engine.observers(Voted(self._spec.name, ask.alone().votes()))
+            engine.observers(Voted(self._spec.name, ask.to_attempt().votes()))
         if queue is not None:
             queue.unanswered = queue.holder = None
         until, sent, voters = batch.valid_until, batch.started, batch.voters

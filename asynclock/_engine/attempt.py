@@ -122,7 +122,7 @@ class Attempt(Vote):
             self._open |= 1 << index
             node = self._nodes[index]
             if alone and not armed and node.takes_batches:
-                node.send_batch(command, self, index, now=True)
+                node.send_batch(command, self, index, write=True)
             else:
                 node.ask(command, self, index, arm=armed)
         if alone:

@@ -137,7 +137,7 @@ class Engine(Context):
         if kept and queue is not None:
             release.on_certain = partial(self._pass_on_soon, queue, grant)
         if not kept and not rest:
-            batch_release(release, joined=queue is not None and queue.asking > 0)
+            batch_release(release, wait=queue is not None and queue.asking > 0)
         elif rest < FOREVER:  # else it was detached
             nodes.deliver(release.command(), release, nodes.everyone)
         if kept:  # write it now: the caller's task doesn't wait, and may block the loop

@@ -96,7 +96,7 @@ class Ask:
         if self.waits:
             self.waits = (*self.waits, self.owner, 0, 1)
 
-    def alone(self) -> Attempt:
+    def to_attempt(self) -> Attempt:
         """Return the vote on this request alone, with what the nodes have replied so far.
 
         Call this only after the batch was sent: the attempt copies the list of the nodes asked.
@@ -115,7 +115,7 @@ class Ask:
         if self.batch is not None and not self.batch.sent:
             self.context.multiplexer.flush()  # uvloop runs timers before the tick has ended
         if not self.future.done():
-            self.alone().expire()
+            self.to_attempt().expire()
 
     def withdraw(self) -> None:
         """Undo the request: the caller was cancelled, or the manager is being closed."""
@@ -128,7 +128,7 @@ class Ask:
             # A garbage collection closed the call: its release follows the batch.
             self.context.soon(self.withdraw)
         else:
-            attempt = self.alone()
+            attempt = self.to_attempt()
             attempt.abandon()
             attempt.leave_queue()
 
@@ -245,7 +245,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
         _put(ask)
     else:
         context.undos[ask] = ask.withdraw
-        ask.alone().ask(armed=armed)
+        ask.to_attempt().ask(armed=armed)
     if limit is not None:
         timer = ask.future.get_loop().call_later(max(0.0, limit), ask.expire)
     try:
@@ -328,8 +328,8 @@ class Batch:
         self._nodes = context.multiplexer
         self._nodes.unsent.append(self)
 
-    def send(self, *, now: bool) -> None:
-        """Send the batch; with `now`, write it and all commands that are queued."""
+    def send(self, *, write: bool) -> None:
+        """Send the batch; with `write`, write it and all commands that are queued."""
         if self.sent:  # a garbage collection closed a call, and its release sent all batches
             return
         self.sent, nodes, asks = True, self._nodes, self.asks
@@ -364,7 +364,7 @@ class Batch:
             nodes.undecided += 1
             nodes.singles = nodes.singles + 1 if self.names == 1 else 0
             for index in sent_to:
-                servers[index].send_batch(command, self, index, now=now)
+                servers[index].send_batch(command, self, index, write=write)
             for release in self.releases if self.absent else ():
                 nodes.deliver(release.command(), release, tuple(self.absent))
         finally:
@@ -376,7 +376,7 @@ class Batch:
         for release in self.releases:
             self._nodes.deliver(release.command(), release, self._nodes.everyone)
         for ask in self.asks:
-            ask.alone().ask()
+            ask.to_attempt().ask()
         self.asks, self.releases = [], []
 
     def _command(self) -> Command:
@@ -504,7 +504,7 @@ class Batch:
                 release.on_reply(index, part)
         barred = home is not None and self.started < home.trust.votes_from
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
-            attempt, told, failed = ask.alone(), part, type(part) is Failure
+            attempt, told, failed = ask.to_attempt(), part, type(part) is Failure
             alive = ask in self.context.undos and not ask.future.done()
             if failed and part.code in undone:
                 if alive:
@@ -533,10 +533,10 @@ class Batch:
                     release.on_reply(agreed, RELEASED)
 
 
-def batch_release(release: Release, *, joined: bool) -> None:
+def batch_release(release: Release, *, wait: bool) -> None:
     """Put one release into the first batch of this tick that has room.
 
-    joined: a task of this process asks for the name now, so its acquire may join the batch.
+    wait: an acquire of the name may join, because a task of this process asks for it now.
     """
     context, spec = release.context, release.grant.spec
     nodes = context.multiplexer
@@ -544,7 +544,7 @@ def batch_release(release: Release, *, joined: bool) -> None:
     room = nodes.unsent and _with_room(nodes.unsent, spec, None, home)
     batch = room or Batch(context, spec, home)
     batch.releases.append(release)
-    _send_soon(nodes, batch, wait=joined)
+    _send_soon(nodes, batch, wait=wait)
 
 
 def _put(ask: Ask) -> None:
@@ -584,12 +584,12 @@ def _with_room(
 def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
     """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
 
-    wait: another name will be put in before the tick ends, so the task is not alone.
+    wait: an acquire of the name that was released may join before the tick ends.
     """
     # To wait for the end of the tick gains nothing if many batches in a row had one name, and all
     # have their verdicts. Compare Nagle's rule, RFC 896.
     alone = nodes.singles >= ALONE and not (wait or nodes.undecided)
     if alone or batch.names >= batch.most:
-        nodes.flush(ends=True)
+        nodes.flush(write=True)
     elif not nodes.flush_due:
         nodes.flush_soon()

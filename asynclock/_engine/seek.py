@@ -142,7 +142,7 @@ class Seek:
         if watch is not None:
             watch.reset()
         await _decided(ask, limit, armed=watch is not None and not spec.queue)
-        attempt = ask.alone()
+        attempt = ask.to_attempt()
         attempt.conclude()
         return attempt
 

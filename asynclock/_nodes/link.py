@@ -125,8 +125,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
 
     # for its users
 
-    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
-        """Queue `command`; with `now`, write all. `sink` gets one answer, within the timeout."""
+    def send(self, command: Command, sink: Sink, index: int, *, write: bool = False) -> None:
+        """Queue `command`; with `write`, write all. `sink` gets one answer, within the timeout."""
         ended = self._transport is None
         if ended or (len(self._in_flight) >= MAX_IN_FLIGHT and not command.unlimited):
             sink.on_reply(index, self._end if ended else Failure("backlog"))
@@ -142,7 +142,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
                 # One clock reading per write: all commands of a tick share the send time of the
                 # first. A send time that is too early is safe.
                 self._sent = _clock.now()
-                if not now:
+                if not write:
                     self._loop.call_soon(self.flush)
             if self._timer is None:
                 self._arm(self.timeout)
@@ -153,7 +153,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         if command.wakes and self.listener.watched_keys:
             for key in command.wakes:
                 self.listener.on_wake(key)
-        if now:
+        if write:
             if self.before_write is not None:
                 self.before_write()
             self._write()

@@ -138,14 +138,14 @@ class Multiplexer:
 
     def _end_tick(self) -> None:
         self.flush_due = False
-        self.flush(ends=True)
+        self.flush(write=True)
 
-    def flush(self, *, ends: bool = False) -> None:
-        """Send the releases and acquires of this tick now; `ends`: write all that waits, too."""
+    def flush(self, *, write: bool = False) -> None:
+        """Send the releases and acquires of this tick now; `write`: write all that waits, too."""
         if self.unsent:
             unsent, self.unsent = self.unsent, []
             for one in unsent:
-                one.send(now=ends and (self.home is not None or one is unsent[-1]))
+                one.send(write=write and (self.home is not None or one is unsent[-1]))
 
     def write(self) -> None:
         for node in self.nodes:

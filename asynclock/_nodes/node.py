@@ -95,8 +95,8 @@ class Node(Protocol):
     def takes_batches(self) -> bool:
         """Whether the node can take a command for several names now."""
 
-    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
-        """Send acquires or releases, if `takes_batches`; with `now`, write all that waits."""
+    def send_batch(self, command: Command, sink: Sink, index: int, *, write: bool) -> None:
+        """Send acquires or releases, if `takes_batches`; with `write`, write all that waits."""
 
     def write(self) -> None:
         """Write all queued commands now instead of at the end of the tick."""

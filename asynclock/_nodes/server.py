@@ -149,10 +149,10 @@ class ServerNode(Node):
             return False
         return not self.pending.late_acquires
 
-    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+    def send_batch(self, command: Command, sink: Sink, index: int, *, write: bool) -> None:
         if self.link is not None:
             bounded = self._bounded(command) if command.give_up_at else command
-            self.link.send(bounded, sink, index, now=now)
+            self.link.send(bounded, sink, index, write=write)
 
     def write(self) -> None:
         if self.link is not None:

@@ -122,7 +122,7 @@ class ClusterNode(Node):
 
     takes_batches = False  # a batch goes to the `home` of its names
 
-    def send_batch(self, command: Command, sink: Sink, index: int, *, now: bool) -> None:
+    def send_batch(self, command: Command, sink: Sink, index: int, *, write: bool) -> None:
         """Not called, because of `takes_batches`."""
 
     def write(self) -> None:

@@ -318,14 +318,14 @@ class AckedLink(Link):
         self.before_write = self._before_write
         self.closed.add_done_callback(self._disconnected)
 
-    def send(self, command: Command, sink: Sink, index: int, *, now: bool = False) -> None:
+    def send(self, command: Command, sink: Sink, index: int, *, write: bool = False) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
         batch = command.op == BATCH
         acquires = len(command.claims) if batch else 0
         if command.op in WRITES and (acquires or not batch):
             self._gathered = True
             sink = _Grant(self, sink, acquires)
-        super().send(command, sink, index, now=now)
+        super().send(command, sink, index, write=write)
 
     def _before_write(self) -> None:
         if self._gathered and not self._waiting:

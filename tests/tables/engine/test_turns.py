@@ -44,13 +44,13 @@ async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Node
     ask = Ask(engine, name, TTL, engine.waits)
     ask.barge()
     await _decided(ask, None, armed=False)
-    turn = ask.alone()
+    turn = ask.to_attempt()
     assert not turn.conclude()
     assert turn.ticket is not None
     assert turn.ticket.unsettled
     after = Ask(engine, name, TTL, engine.waits, turn.ticket)
     await _decided(after, None, armed=False)
-    assert not after.alone().conclude()
+    assert not after.to_attempt().conclude()
     assert turn.ticket.number > later
     after.withdraw()
 

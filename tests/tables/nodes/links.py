@@ -126,7 +126,7 @@ class Dialogue(asyncio.Transport):
         link, loop = self.link, asyncio.get_running_loop()
         return {
             "ask": lambda words: self._ask(words, {}),
-            "now": lambda words: self._ask(words, {"now": True}),
+            "now": lambda words: self._ask(words, {"write": True}),
             "tracks": lambda _: setattr(link, "tracking", True),
             "cluster": lambda _: setattr(link, "in_cluster", True),
             "arm": lambda words: link.send(command(words).behind(CACHING), self.sink(words), 0),

@@ -39,12 +39,12 @@ class HandLink:
         self.doubted: Any = None
         self.unanswered: list[tuple[str, Any]] = []
 
-    def send(self, command: Command, sink: Any, _index: int, *, now: bool = False) -> None:
+    def send(self, command: Command, sink: Any, _index: int, *, write: bool = False) -> None:
         words = " ".join(map(str, command.args[:2] if command.script else command.args))
         self.unanswered.append((words, sink))
         self.hand.last = command
         first = "" if command.first is None else f" behind {' '.join(map(str, command.first.args))}"
-        self.hand.heard.append(f"{'at once ' * now}sends {words}{first}")
+        self.hand.heard.append(f"{'at once ' * write}sends {words}{first}")
 
     def ask(self, command: Command) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

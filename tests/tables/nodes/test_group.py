@@ -62,12 +62,12 @@ class Unsent:
     """A batch that tells when it is sent."""
 
     def __init__(self, group: Group, name: str) -> None:
-        self.group, self.command, self.now = group, command(name), list[bool]()
+        self.group, self.command, self.writes = group, command(name), list[bool]()
 
-    def send(self, *, now: bool) -> None:
-        self.now.append(now)
+    def send(self, *, write: bool) -> None:
+        self.writes.append(write)
         for node in self.group.nodes:
-            node.send_batch(self.command, NOBODY, 0, now=now)
+            node.send_batch(self.command, NOBODY, 0, write=write)
 
 
 @pytest.mark.parametrize("then", ["broadcast", "deliver"])
@@ -85,14 +85,14 @@ async def test_what_waits_for_the_end_of_the_tick_goes_before_a_later_command(th
     both = ["first", "second"]
     one = both + last
     assert group.heard() == [one, one if then == "broadcast" else both, one]
-    assert [batch.now for batch in batches] == [[False], [False]]
-    group.all.flush(ends=True)
-    assert [len(batch.now) for batch in batches] == [1, 1], "each is sent once"
+    assert [batch.writes for batch in batches] == [[False], [False]]
+    group.all.flush(write=True)
+    assert [len(batch.writes) for batch in batches] == [1, 1], "each is sent once"
     group.all.loop = asyncio.get_running_loop()
     group.all.unsent.append(third := Unsent(group, "third"))
     group.all.flush_soon()
     await asyncio.sleep(0)
-    assert third.now == [True], "the end of the tick writes it"
+    assert third.writes == [True], "the end of the tick writes it"
 
 
 @pytest.mark.parametrize(("pushing", "enough"), [(3, True), (2, True), (1, False), (0, False)])

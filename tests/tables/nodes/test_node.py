@@ -455,7 +455,7 @@ async def test_a_first_acquire_is_bounded_by_the_nodes_own_clock(way: str) -> No
         if way == "asked":
             hand.node.ask(acquire, NOBODY, 0)
         elif way == "in a batch":
-            hand.node.send_batch(acquire, NOBODY, 0, now=True)
+            hand.node.send_batch(acquire, NOBODY, 0, write=True)
             assert hand.heard == ["at once sends acquire me"]
         bound = hand.last.args[4]
         assert bound == pytest.approx((CLOCK + 1.0 + NOT_AFTER_GRACE) * 1_000_000, abs=5)
