@@ -4,7 +4,8 @@ Most requests travel in a batch (outbox.py) and are decided with it, because all
 A first request whose nodes differ, one that was withdrawn or is observed, and each later one need
 an Attempt, which counts reply by reply. The verdict resolves one future at the first moment it is
 certain. Requests without a reply by then are not cancelled: their replies no longer change the
-verdict, but they still wake waiters and show where a ticket must be removed.
+verdict. They still wake waiters and show where a ticket must be removed, unless the caller's time
+was over: such a reply is ignored, because a release has followed the request.
 """
 
 from __future__ import annotations

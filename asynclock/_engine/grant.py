@@ -23,8 +23,8 @@ from .context import Context
 from .spec import LeaseOptions, LockSpec, QueueKey, Vote, raised
 
 ENDED_BY = asyncio.CancelledError, GeneratorExit
-"""What an interruption raises in a body: the latter in an async generator that is closed because
-its consumer was interrupted, who awaited something else than the generator."""
+"""What an interruption raises in a body. GeneratorExit: in an async generator that is closed,
+because its consumer was interrupted while the consumer awaited something else."""
 FOREVER = float("inf")
 KEEP_TIME = 0.1
 """Seconds that a process may keep a name while it knows of no other process that waits for it. When
@@ -122,11 +122,11 @@ class Grant:
     raised: int = 0
     """The counter's value after a reservation or at a node that took the key back; 0 without."""
     reference: ReferenceType[Any] | None = None
-    """A weak reference to the present lease; None between two leases. Only users keep it."""
+    """A weak reference to the present lease, which only users keep; None between two leases."""
     bodies: tuple[Interruption, ...] = ()
     """The bodies that a loss interrupts."""
     ending: asyncio.Future[None] | None = None
-    """Done when the present lease has ended; made for those who wait for that."""
+    """Done when the present lease has ended; None until a task waits for that."""
     lost_reason: str | None = None
     fences: range = _NONE
     """The block of fences that is reserved for hand-overs."""
@@ -372,7 +372,7 @@ class LocalQueue:
     def keep(self, grant: Grant, now: float) -> bool:
         """Reserve the released name until this process's turn ends; return whether it is reserved.
 
-        That is needed only if other processes wait: nobody else would get the name.
+        That is needed only if other processes wait: otherwise nobody else would get the name.
         """
         if not grant.contended or self.permits > 1 or self.used_up(grant, now):
             return False
@@ -472,7 +472,7 @@ class Reservation:
 
 
 def reserve_ahead(context: Context, grant: Grant) -> None:
-    """Reserve a block of fences, as few are left, before a hand-over needs them."""
+    """Reserve a block of fences before a hand-over needs them, unless one is being reserved."""
     if grant.options.handoff is True and grant.reserving is None:
         Reservation(context, grant, BLOCK)
 

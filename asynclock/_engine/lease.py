@@ -345,7 +345,7 @@ def enter(lease: Lease) -> Lease:
 
 
 def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
-    """Release now, without waiting; return the release, unless the lease has ended before.
+    """Release now, without waiting; return the release. None: it had ended, or was handed over.
 
     With `hold` the caller held the lease until now; otherwise a call that has failed, and maybe
     in another event loop, gives it back.

@@ -97,7 +97,7 @@ class Ask:
             self.waits = (*self.waits, self.owner, 0, 1)
 
     def to_attempt(self) -> Attempt:
-        """Return the vote on this request alone, with what the nodes have replied so far.
+        """Return the vote on this request alone; the first call makes it with the replies so far.
 
         Call this only after the batch was sent: the attempt copies the list of the nodes asked.
         """
@@ -135,7 +135,7 @@ class Ask:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Release:
-    """One release; it is done once a quorum agrees or every node has answered."""
+    """One release; it is done once its outcome is certain."""
 
     context: Context
     grant: Grant
@@ -209,7 +209,7 @@ class Release:
             _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
     def certain(self) -> bool:
-        """Return whether the outcome is known: all nodes have answered, or enough of them."""
+        """Return whether a quorum released, no quorum can have had the lease, or all answered."""
         nodes = self.context.multiplexer
         enough = self._deleted >= nodes.quorum or self._answered >= len(nodes.nodes)
         return enough or self._refuted()
@@ -240,7 +240,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
     """
     context, timer = ask.context, None
     context.counts.attempts += 1
-    # A batch has no place for what goes with one name only: an exempt owner, a ticket, CACHING.
+    # A batch has no place for what goes with one name only: exempt owner, ticket, turn, CACHING.
     if not ask.spec.exempt and ask.ticket is None and len(ask.waits) < 2 and not armed:
         _put(ask)
     else:

@@ -33,14 +33,14 @@ QUARANTINED = Failure("it is quarantined, and this lease was won without it")
 LEASE_INHERITED = "it belongs to the process that forked this one"
 """The reason of a loss in a forked child: its parent has the lease."""
 LATE = 0.25
-"""Seconds by which a timer is later than its moment only if the event loop was busy."""
+"""Seconds of delay of a timer above which the event loop was busy."""
 RENEWAL_WINDOW = 0.01
 """Seconds within which due renewals are sent as one batch."""
 PAUSE = 0.1
 """Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
 an ordinary renewal finds no change: a full `tracking-table-max-keys` pushes for nothing."""
 CROWDED = 64
-"""Number of entries up to which none that counts no more is looked for."""
+"""Number of entries above which those that no longer count may be removed."""
 Extended = asyncio.Future[dict[int, Failure] | None]
 """Its result is None once a quorum has extended all leases, otherwise the failures by node."""
 

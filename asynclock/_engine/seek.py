@@ -57,7 +57,8 @@ class Seek:
     def __post_init__(self) -> None:
         engine, settings = self._engine, self._engine.settings
         self._until = FOREVER
-        """The latest moment for an answer: the deadline, but at least a node timeout from now."""
+        """The latest moment for an answer: the deadline, or a node timeout after the call if that
+        is later."""
         if self._deadline is not None:
             self._until = max(self._deadline, self._asked + settings.node_timeout)
         elif self._once:
@@ -281,8 +282,8 @@ class Seek:
         # so check whether the reported holder is our own task.
         engine, task = self._engine, asyncio.current_task()
         ours, spec = engine.renewals.find(attempt.holder or ""), self._spec
-        alone = not (spec.shared and engine.renewals.shares(spec, task))
-        if not alone or (ours is not None and ours.spec.permits == 1 and ours.inside(task)):
+        shares = spec.shared and engine.renewals.shares(spec, task)
+        if shares or (ours is not None and ours.spec.permits == 1 and ours.inside(task)):
             raise refusals.already_held(spec.name)
 
     def _yields(self, attempt: Attempt) -> bool:

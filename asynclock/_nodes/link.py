@@ -117,7 +117,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None
-        """Called by `flush`, even if nothing is queued, before it writes; may queue more."""
+        """Called by `flush`, and by `send` with `write`, even if nothing was queued before; may queue
+        more. What it queues is written with the rest."""
         self.doubted: Callable[[float], Failure | None] | None = None
         """Returns why the server may not be the primary at a moment, or None if it is."""
         self.stalled_since: float = 0.0
@@ -418,7 +419,7 @@ NEEDED_CHECKS = 5
 
 
 class Patience:
-    """Calls `over` after `seconds` in which our loop ran; see `cancel`.
+    """Calls `over` after `seconds` in which our loop ran, unless it is cancelled before.
 
     The limit is checked several times, and a check that is later than the whole time between two
     does not count: the answer may be in the socket by then, or our next step was never sent. `over`
@@ -454,12 +455,12 @@ class Patience:
 def as_batch(command: Command, replies: list[Any]) -> list[Any]:
     """Return what BATCH would reply in place of these."""
     odd = clock = 0
-    acquires = len(replies) - len(command.claims)
+    releases = len(replies) - len(command.claims)
     for n, reply in enumerate(replies):
         match reply:
-            case [1, fence, b"", clock] if n >= acquires:
+            case [1, fence, b"", clock] if n >= releases:
                 replies[n] = fence
-            case [1, b"" | [], clock] if n < acquires:
+            case [1, b"" | [], clock] if n < releases:
                 replies[n] = GRANTED
             case [_, *_, clock]:
                 odd = 1

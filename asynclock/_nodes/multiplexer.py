@@ -206,11 +206,11 @@ class Multiplexer:
     def read_clocks(self, now: float) -> None:
         """Note by how much the clocks of the nodes, as far as these are known, differ from ours."""
         offsets = [o for node in self.nodes if (o := node.trust.offset) is not None]
-        self._read_again = now + CLOCK_READING_AGE if len(offsets) >= self.quorum else 0.0
+        known = len(offsets) >= self.quorum
+        self._read_again = now + CLOCK_READING_AGE if known else 0.0
         # Do not wait until every clock is known, because requests have no limit until then. A node
         # that is far ahead rejects the first request as late and accepts the next one.
-        self._ahead = max(offsets) if len(offsets) >= self.quorum else 0.0
-        known = len(offsets) >= self.quorum
+        self._ahead = max(offsets) if known else 0.0
         self._offset = validity.low_median(offsets) if known else None
 
     def _jumped(self, node: Node, by: float) -> None:

@@ -132,8 +132,8 @@ class Pace:
         """Note that all permits are taken, or that others share the name.
 
         Which holder a look finds says nothing here. What counts is the time for which each look has
-        found the name taken; it begins anew after a pause of more than twice as long. A caller that
-        follows `retry_after` pauses for a little more than once as long.
+        found the name taken. It begins anew after a pause of more than twice as long, or of more
+        than UNKNOWN if that is longer: `retry_after` is usually shorter.
         """
         pause = now - self._looked
         if self._holder is not MANY or pause > max(UNKNOWN, 2 * (self._looked - self._since)):
