@@ -117,8 +117,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         self._end = Failure("the server closed the connection")
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.before_write: Callable[[], None] | None = None
-        """Called by `flush`, and by `send` with `write`, even if nothing was queued before; may queue
-        more. What it queues is written with the rest."""
+        """Called by `flush`, and by `send` with `write`, before they write; may queue more. `flush`
+        calls this even if nothing is queued."""
         self.doubted: Callable[[float], Failure | None] | None = None
         """Returns why the server may not be the primary at a moment, or None if it is."""
         self.stalled_since: float = 0.0
