@@ -148,7 +148,7 @@ class Bridge:
         At the exit of the process all managers are closed; later calls do nothing either.
         """
         try:
-            with _loop.guard:  # no other thread starts the loop meanwhile
+            with _loop.gate:  # no other thread gets the loop meanwhile
                 background = _loop.current
                 if self._background is background is None:
                     self._locks._engine.close()

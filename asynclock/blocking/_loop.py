@@ -393,7 +393,10 @@ def _ended() -> ConfigurationError:
     )
 
 
-guard = threading.RLock()  # of the thread that starts the loop
+_guard = threading.RLock()  # of the thread that starts the loop
+gate = threading.RLock()
+"""Held while the loop that was started becomes the current one, or a manager is closed without one.
+Not the guard: a finalizer that closes a manager may run in the loop's thread before that starts."""
 current: BackgroundLoop | None = None
 _starting = False
 _inherited: list[BackgroundLoop | None] = []
@@ -406,7 +409,7 @@ def background() -> BackgroundLoop:
     global current, _starting
     if current is not None:
         return current
-    with guard:
+    with _guard:
         if current is None:
             if _starting:
                 raise ConfigurationError(
@@ -414,7 +417,9 @@ def background() -> BackgroundLoop:
                 )
             try:
                 _starting = True
-                current = BackgroundLoop()
+                started = BackgroundLoop()
+                with gate:
+                    current = started
             finally:
                 _starting = False
         return current
@@ -422,15 +427,15 @@ def background() -> BackgroundLoop:
 
 def _after_fork() -> None:
     # The thread of the loop exists only in the parent.
-    global current, guard
-    guard = threading.RLock()
+    global current, _guard, gate
+    _guard, gate = threading.RLock(), threading.RLock()
     _inherited.append(current)
     current = None
 
 
 # A fork waits while a loop is being started: otherwise the child would inherit unfinished imports.
 os.register_at_fork(
-    before=lambda: guard.acquire(),
-    after_in_parent=lambda: guard.release(),
+    before=lambda: _guard.acquire(),
+    after_in_parent=lambda: _guard.release(),
     after_in_child=_after_fork,
 )

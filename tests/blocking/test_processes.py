@@ -15,6 +15,7 @@ PREPARE = f"""
 import os, signal, sys, threading, time, traceback, warnings
 from asynclock import blocking
 from asynclock.errors import *
+from tests.blocking.threads import in_thread, started
 
 def connect():
     return blocking.connect(*sys.argv[1:], **{SETTINGS!r})
@@ -103,9 +104,7 @@ def test_a_fork_while_threads_work(urls: list[str]) -> None:
         while go_on:
             with locks.lock("busy"):
                 pass
-    threads = [threading.Thread(target=busy) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+    threads = [started(busy) for _ in range(3)]
     def work():
         with connect() as own, own.lock("b", timeout=20):
             pass
@@ -113,7 +112,7 @@ def test_a_fork_while_threads_work(urls: list[str]) -> None:
         in_child(work)
     go_on = False
     for thread in threads:
-        thread.join()
+        thread.result(20)
     """
     run(text, urls)
 
@@ -135,34 +134,26 @@ def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
     """A child must not get a half-made loop, and its parent goes on afterwards."""
     text = """
     from asynclock.blocking import _loop
-    begun, started = threading.Event(), threading.Event()
+    begun, ready = threading.Event(), threading.Event()
     make = _loop.BackgroundLoop
     def slowly():
         begun.set()
         time.sleep(0.3)
         found = make()
-        started.set()
+        ready.set()
         return found
     _loop.BackgroundLoop = slowly
-    thread = threading.Thread(target=locks.statistics)
-    thread.start()
+    first = started(locks.statistics)
     begun.wait(20)
     def use():
         with connect() as own, own.lock("b", timeout=20):
-            done.append(1)
-    done = []
+            pass
     def work():
-        assert started.is_set()
-        thread = threading.Thread(target=use, daemon=True)  # any thread of the child
-        thread.start()
-        thread.join(20)
-        assert done
+        assert ready.is_set()
+        in_thread(use)  # any thread of the child
     in_child(work)
-    thread.join(20)
-    other = threading.Thread(target=lambda: locks.lock("a").acquire(timeout=20).release())
-    other.start()
-    other.join(20)
-    assert not thread.is_alive() and not other.is_alive()
+    first.result(20)
+    in_thread(lambda: locks.lock("a").acquire(timeout=20).release())
     """
     run(text, urls)
 
@@ -182,8 +173,6 @@ def test_an_interrupted_wait_leaves_nothing_behind(
         locks.lock("a").acquire()
     except KeyboardInterrupt:
         assert locks.statistics().waiting == 0
-    else:
-        raise AssertionError("it was not interrupted")
     with locks.lock("b", timeout=5):
         pass
     print("went on")
@@ -256,7 +245,14 @@ def test_the_end_of_a_process_says_nothing(asynclock_nodes: list[LocalServer]) -
 
 
 def test_a_manager_that_is_closed_before_its_first_use_is_closed(urls: list[str]) -> None:
+    """Also by a finalizer in the thread of a loop that is being started."""
     text = """
+    import gc, weakref
+    cycle = type("Cycle", (), {})  # a class refers to itself
+    weakref.finalize(cycle, lambda: print(threading.current_thread().name, connect().close()))
+    gc.disable()
+    del cycle
+    threading.setprofile(lambda *_: (sys.setprofile(None), gc.collect()))
     for loops in (0, 1):  # the refused call starts the event loop of the process
         (unused := connect()).close()
         assert threading.active_count() == 1 + loops
@@ -267,7 +263,25 @@ def test_a_manager_that_is_closed_before_its_first_use_is_closed(urls: list[str]
         with unused, unused.lock("a", timeout=20):
             pass
     """
-    assert run(text, urls).count("this manager is closed: ") == 2
+    found = run(text, urls)
+    assert found.startswith("asynclock None\n")
+    assert found.count("this manager is closed: ") == 2
+
+
+def test_the_first_call_waits_while_another_thread_closes_the_manager(urls: list[str]) -> None:
+    text = """
+    found = []
+    def use(frame, event, _):
+        found.extend([frame] if event == "call" else [])
+        if len(found) == 2:  # `close` has found no loop
+            sys.setprofile(None)
+            found.append(started(locks.lock("a", timeout=20).acquire))
+            time.sleep(0.3)
+    sys.setprofile(use)
+    locks.close()
+    print(found[2].exception(20))
+    """
+    assert "this manager is closed: " in run(text, urls)
 
 
 @pytest.mark.parametrize("end", ["", "locks.close()"])
@@ -276,12 +290,7 @@ def test_a_party_of_a_process_that_ends_no_longer_counts(
 ) -> None:
     text = """
     barrier = locks.barrier("a", 2)
-    def party():
-        try:
-            barrier.wait()
-        except ConfigurationError:  # the manager is closed
-            pass
-    threading.Thread(target=party, daemon=True).start()
+    started(barrier.wait)
     while not barrier.waiting():
         time.sleep(0.01)
     """

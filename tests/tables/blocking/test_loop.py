@@ -265,7 +265,7 @@ def test_a_signal_handler_in_the_first_call_is_refused(monkeypatch: pytest.Monke
 
 def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two loops would not know of each other's holds."""
-    inside, made = threading.Event(), []
+    inside, made = threading.Event(), list[Any]()
 
     class Slow:
         def __init__(self) -> None:
@@ -275,14 +275,9 @@ def test_two_threads_that_come_first_get_one_loop(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(_loop, "current", None)
     monkeypatch.setattr(_loop, "BackgroundLoop", Slow)
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(_loop.background())) for _ in range(2)]
-    threads[0].start()
+    first = started(_loop.background)
     assert inside.wait(PATIENCE)
-    threads[1].start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert found == made * 2
+    assert [in_thread(_loop.background), first.result(PATIENCE)] == made * 2
     monkeypatch.undo()
 
 
