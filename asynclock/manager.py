@@ -528,7 +528,7 @@ def connect(
     flags = {"clock_guard": clock_guard, "durable": durable, "set_guard": set_guard}
     for what, value in {**flags, "strict": strict}.items():
         _settings.flag(value, what)
-    keys_begin, batch, record_key, witness_key = naming(nodes, _settings.prefix(prefix))
+    keys_begin, most, record_key, witness_key = naming(nodes, _settings.prefix(prefix))
     timeout = _settings.seconds(node_timeout, "node_timeout")
     longest = _settings.max_ttl(max_ttl, ttl, timeout)
     usual = LeaseOptions(float(ttl))
@@ -557,7 +557,7 @@ def connect(
     def make_engine() -> Engine:
         made = make_nodes(nodes, settings, SCRIPTS, listeners, acks=replicas, prefix=prefix)
         background = Background()
-        multiplexer = Multiplexer(made, background, strict=strict, batch=batch, label=label)
+        multiplexer = Multiplexer(made, background, strict=strict, most_leases=most, label=label)
         return Engine(multiplexer, background, engine_settings, listeners)
 
     defaults = Defaults(engine_settings, usual, replace(usual, interrupt=False))

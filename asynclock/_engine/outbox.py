@@ -60,7 +60,7 @@ MOST_UNSENT_IN_CLUSTER: Final = 32
 UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
 UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
-UNWOKEN = "a node can't wake who waits for a lock that was released: %s"
+UNWOKEN = "a node can't wake the waiters of a lock that was released: %s"
 WAKE_NOBODY = (1,)
 WRONGTYPE = "WRONGTYPE"
 """Code of a failure at a key that another program has written: by then the lock is deleted."""

@@ -164,7 +164,8 @@ class Renewals:
 
     def _renew_early(self, grant: Grant) -> None:
         # One batch at a time: thousands of leases at once would block the loop.
-        self._early_at = max(_clock.now(), self._early_at + RENEWAL_WINDOW / self.multiplexer.batch)
+        gap = RENEWAL_WINDOW / self.multiplexer.most_leases
+        self._early_at = max(_clock.now(), self._early_at + gap)
         allowed, pause = self._pauses.get(grant.owner, (0.0, PAUSE))
         at = max(self._early_at, allowed)
         if grant.alarm and at < grant.sooner_at:
@@ -301,7 +302,7 @@ class Renewals:
                 batches.setdefault(key, []).append(grant)
             else:
                 self._set(grant, grant.valid_until)
-        size = self.multiplexer.batch
+        size = self.multiplexer.most_leases
         for (_, _, ttl), batch in batches.items():
             for start in range(0, len(batch), size):
                 self.extend(batch[start : start + size], ttl)

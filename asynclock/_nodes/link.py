@@ -355,10 +355,10 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             if part.op in UNDOES and part.owner in self._again:
                 Link.send(self, part.with_source(), NOBODY, 0)
 
-    def _rejected_late(self, error: Any, index: int, command: Command) -> None:
+    def _rejected_late(self, reply: Any, index: int, command: Command) -> None:
         """Take an error that came after the timeout: a key may still need its release."""
         for number, part in enumerate(command.parts):
-            one = error if type(error) is ServerError else error[1][number]
+            one = reply if type(reply) is ServerError else reply[1][number]
             if part.retry_until and type(one) is ServerError:
                 # A batch is denied as a whole, even if the user has no right to one name only.
                 if part is not command and failure(one).code == NO_RIGHT:

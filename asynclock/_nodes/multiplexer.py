@@ -40,13 +40,13 @@ class Multiplexer:
         background: Background,
         *,
         strict: bool,
-        batch: int,
+        most_leases: int,
         label: str | None,
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.everyone: range = range(len(self.nodes))
         self.quorum: int = majority(len(self.nodes))
-        self.batch = batch
+        self.most_leases = most_leases
         """Maximum number of leases in one renewal command. 1 on a Cluster: there all commands have
         one name."""
         self.home: Any = getattr(nodes[0], "home", None) if len(nodes) == 1 else None

@@ -91,7 +91,7 @@ async def test_a_release_waits_for_the_nodes_that_can_get_it(
     ("text", "told"),
     [
         ("NOPERM no right", "a node refuses releases, so locks last for their whole ttl: NOPERM"),
-        ("WRONGTYPE a key", "a node can't wake who waits for a lock that was released: WRONGTYPE"),
+        ("WRONGTYPE a key", "a node can't wake the waiters of a lock that was released: WRONGTYPE"),
     ],
 )
 @on_told

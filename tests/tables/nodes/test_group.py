@@ -31,7 +31,7 @@ class Group:
         for number, hand in enumerate(self.hands):
             link: Any = HandLink(hand)
             hand.node.address, hand.node.link = f"n{number}", link
-        self.all = Multiplexer(self.nodes, Background(), strict=strict, batch=100, label=None)
+        self.all = Multiplexer(self.nodes, Background(), strict=strict, most_leases=100, label=None)
 
     def meet(self, number: int, run_id: str = "", **facts: Any) -> None:
         """Let a node tell its facts."""
