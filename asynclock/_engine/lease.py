@@ -345,10 +345,10 @@ def enter(lease: Lease) -> Lease:
 
 
 def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
-    """Release now, without waiting; return the release. None: it had ended, or was handed over.
+    """Release now, without waiting, and return the release.
 
-    With `hold` the caller held the lease until now; otherwise a call that has failed, and maybe
-    in another event loop, gives it back.
+    Returns None if the lease had ended or was handed over. With `hold` the caller held the lease
+    until now; otherwise a call that has failed, and maybe in another event loop, gives it back.
     """
     engine, grant = lease._engine, lease._grant
     if lease._outcome is not None:

@@ -78,7 +78,7 @@ class Ask:
     ticket: Ticket | None = None
     """The caller's place in the queue; None if it has none."""
     first: bool = True
-    """Whether this is the first request of its call."""
+    """Whether this is the first request of its call; `seeking` has the calls that ask again."""
     owner: str = field(init=False)
     fence: int = 0
     """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""

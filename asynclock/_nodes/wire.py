@@ -119,7 +119,7 @@ class Command:
         return self
 
     def again(self) -> Command:
-        """Return the release to send again later, with its owner alone.
+        """Return the release to send again later: it keeps no ticket, and wakes the next waiter.
 
         By then its ticket may have left, and the process that kept the name no longer asks for it.
         """
