@@ -160,13 +160,17 @@ class Attempt(Vote):
         if self.ticket is None and ticket is not None:
             leave(self._context.multiplexer, ticket, self._asked)
 
-    def abandon(self, ticket: Ticket | None = None) -> None:
-        """Send a release to each node that may have granted; `ticket` keeps its place there."""
+    def abandon(self, ticket: Ticket | None = None, *, again: bool = False) -> None:
+        """Send a release to each node that may have granted; `ticket` keeps its place there.
+
+        again: whether the call asks again; it must not wake itself.
+        """
         maybe = [index for index in self._asked if index not in self.refused]
         if maybe:
             nodes, until = self._context.multiplexer, _clock.now() + self._ttl
             more = (FAILED,) if ticket is None else ticket.place()
             command = self.spec.release(self.owner, self.started, until, more)
+            command.wakes = () if again else self.spec.watched
             ours = None if ticket is None else ticket.key
             nodes.deliver(command, WakesNext(nodes.wakeups, self.spec, ours), maybe)
 
@@ -272,7 +276,7 @@ class Attempt(Vote):
             self.ticket.unsettled |= untold
         if self.refused:
             self._remember()
-        self.abandon(self.ticket)
+        self.abandon(self.ticket, again=not self.cut)
         return False
 
     def _remember(self) -> None:

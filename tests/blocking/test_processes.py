@@ -21,9 +21,7 @@ def connect():
     return blocking.connect(*sys.argv[1:], **{SETTINGS!r})
 
 def in_child(work):
-    with warnings.catch_warnings():  # that a process with threads forks, as workers do
-        warnings.simplefilter("ignore")
-        pid = os.fork()
+    pid = os.fork()
     if pid == 0:
         code = 1
         try:
@@ -36,6 +34,7 @@ def in_child(work):
     assert os.waitpid(pid, 0)[1] == 0, "the child failed"
 
 locks = connect()
+warnings.filterwarnings("ignore", "This process")  # has threads and forks, as workers do
 """
 
 
@@ -79,9 +78,7 @@ def test_a_child_that_leaves_its_parents_block_ends_as_it_wanted(urls: list[str]
         def leave(code):
             try:
                 with locks.lock("b"):
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")
-                        pid = os.fork()
+                    pid = os.fork()
                     if pid == 0 and code:
                         sys.exit(code)
                 if pid == 0:

@@ -91,18 +91,25 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(
         await wins(ours, 0.01)
 
 
-@pytest.mark.parametrize("names", ["a", "ax"])  # released alone, or with others
+@pytest.mark.parametrize("names", ["a", "ax", "a cancelled"])  # alone, with others, by a call
 @virtual
 async def test_a_release_wakes_a_task_of_its_process_that_wants_several_names(
     on: Nodes, names: str
 ) -> None:
     """It stands in no queue, and servers push nothing to the connection that made the change."""
-    held = [await on.locks.lock(name).acquire() for name in names]
+    held = [await on.locks.lock(name).acquire() for name in names.split(maxsplit=1)[0]]
     before = on.locks.statistics().refused
     waiting = start(on.locks.multi_lock("a", "b").acquire())
     # After the first refusal it listens, and asks once more.
     await until(lambda: on.locks.statistics().refused >= before + 2, every=0.001)
     await asyncio.sleep(AT_ONCE)
+    if "cancelled" in names:
+        for node in on.nodes:
+            node.freeze()
+            asyncio.get_running_loop().call_later(AT_ONCE / 2, node.thaw)
+        asks = start(on.locks.lock("b").acquire())
+        await asyncio.sleep(AT_ONCE / 9)
+        asyncio.get_running_loop().call_later(AT_ONCE / 9, asks.cancel)
     await asyncio.gather(*(lease.release() for lease in held))
     await wins(waiting, AT_ONCE)
 
