@@ -277,7 +277,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
                 self._overdue -= 1
                 if not self._overdue:
                     self.stalled_since = 0.0
-                if type(reply) is ServerError or command.size > 1:
+                if type(reply) is ServerError or command.op == BATCH:
                     self._rejected_late(reply, index, command)
             elif doubt is not None and command.op in WRITES:
                 sink.on_reply(index, doubt)
@@ -356,15 +356,22 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
                 Link.send(self, part.with_source(), NOBODY, 0)
 
     def _rejected_late(self, reply: Any, index: int, command: Command) -> None:
-        """Take an error that came after the timeout: a key may still need its release."""
-        for number, part in enumerate(command.parts):
-            one = reply if type(reply) is ServerError else reply[1][number]
-            if part.retry_until and type(one) is ServerError:
-                # A batch is denied as a whole, even if the user has no right to one name only.
-                if part is not command and failure(one).code == NO_RIGHT:
-                    Link.send(self, part, NOBODY, index)
-                else:
-                    self._rejected(one, self.listener.keep_release(part), index, part)
+        """Take errors that came after the timeout: a key may still need its release."""
+        match reply:
+            case [1, list(errors), _]:
+                pass
+            case _:
+                errors = [reply] * len(command.parts)
+        for part, error in zip(command.parts, errors, strict=False):
+            if type(error) is not ServerError:
+                continue
+            if not part.retry_until:
+                _demoted(self, str(error))
+            # A batch is denied as a whole, even if the user has no right to one name only.
+            elif part is not command and failure(error).code == NO_RIGHT:
+                Link.send(self, part, NOBODY, index)
+            else:
+                self._rejected(error, self.listener.keep_release(part), index, part)
 
     # time
 
