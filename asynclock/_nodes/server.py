@@ -237,6 +237,7 @@ class ServerNode(Node):
         self.pending.resend()
         for command, sink, index in self._take_waiting():
             if self.rejected is not None:
+                self._keep(command)
                 sink.on_reply(index, self.rejected)
             else:
                 self.pending.sent(command)

@@ -31,16 +31,23 @@ async def comes_back(server: Server, locks: asynclock.LockManager, *, times: int
         await until(lambda: locks.nodes()[0].state == "up")
 
 
+@pytest.mark.parametrize(("role", "state"), [("master", "down"), ("slave", "connecting")])
 @played_on(three)
-async def test_a_node_that_comes_and_goes_gets_each_release_once(on: Three) -> None:
+async def test_a_node_that_comes_and_goes_gets_each_release_once(
+    on: Three, role: str, state: str
+) -> None:
     server, locks = on
     async with locks:
         leases = [await locks.lock(f"n{number}").acquire() for number in range(LEASES)]
         await locks.inspect("n0")  # all before is answered, too
         server.kill()
-        await until(lambda: locks.nodes()[0].state == "down")
-        for lease in leases:
-            assert await lease.release()
+        if role == "slave":
+            server.info["role"] = role
+            server.restart()
+        await until(lambda: locks.nodes()[0].state == state, every=0)
+        assert all(await asyncio.gather(*(lease.release() for lease in leases)))
+        await until(lambda: locks.nodes()[0].state in ("down", "rejected"))
+        server.info["role"] = "master"
         server.restart()
         await until(lambda: locks.nodes()[0].state == "up")
         await comes_back(server, locks, times=4)
@@ -90,8 +97,7 @@ async def test_the_backlog_of_a_flapping_node_is_bounded(
 ) -> None:
     """0.5 s up and 0.8 s down, 40 locks a second, for eight rounds: few releases per return."""
     server, locks = three(monkeypatch, ttl)
-    tasks = set()
-    async with locks:
+    async with locks, asyncio.TaskGroup() as group:
 
         async def use(number: int) -> None:
             async with locks.lock(f"n{number}", timeout=5):
@@ -105,9 +111,6 @@ async def test_the_backlog_of_a_flapping_node_is_bounded(
                 server.restart()
             elif phase >= 0.5 and server.alive:
                 server.kill()
-            task = asyncio.create_task(use(number))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            group.create_task(use(number))
             await asyncio.sleep(1 / 40)
-        await asyncio.gather(*tasks)
-        assert locks.statistics().lost == 0
+    assert locks.statistics().lost == 0

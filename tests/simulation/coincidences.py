@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from asynclock.testing.memory import MemoryNode, Stream
-from tests.simulation.faults import Fault, jump, may_jump, ring
+from tests.simulation.faults import Fault, freezes, jump, may_jump, ring
 from tests.simulation.world import ACQUIRE, EXTEND, NODE_TIMEOUT, RAISE, TTL, Process, Trap, Weather
 
 if TYPE_CHECKING:
@@ -50,14 +50,7 @@ def _soon(run: Run, seconds: float, act: Callable[[], None]) -> None:
 def freeze_process_in_a_hand_over(run: Run) -> None:
     """When it has asked for the next holder's fence: the answer is there after the lease's end."""
     process = run.random.choice(run.world.processes)
-    seconds = run.random.choice((0.1, TTL + run.random.random()))
-
-    def spring(_way: Weather, _stream: Stream) -> None:
-        run.world.say(f"freeze {process.name} in a hand-over")
-        process.freeze()
-        run.world.loop.call_later(seconds, process.thaw)
-
-    _arm(run, process, RAISE, spring)
+    _arm(run, process, RAISE, freezes(run, process, "in a hand-over"))
 
 
 @_coincidence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from asynclock._nodes.server import ServerNode
 from asynclock.testing.memory import Stream
-from tests.simulation.world import ACQUIRE, TTL, Process, Weather
+from tests.simulation.world import ACQUIRE, TTL, Process, Trap, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Run
@@ -245,18 +245,22 @@ def freeze_process(run: Run) -> None:
     run.later(run.random.choice((0.5, TTL)), process.thaw)
 
 
+def freezes(run: Run, process: Process, when: str) -> Trap:
+    seconds = run.random.choice((0.1, TTL + run.random.random()))
+
+    def spring(_way: Weather, _stream: Stream) -> None:
+        run.world.say(f"freeze {process.name} {when}")
+        process.freeze()
+        run.world.loop.call_later(seconds, process.thaw)
+
+    return spring
+
+
 @_fault
 def freeze_process_in_an_attempt(run: Run) -> None:
     """Just when its next request has arrived at a node: the replies will be old when it reads."""
     process = run.random.choice(run.world.processes)
-    seconds = run.random.choice((0.1, TTL + run.random.random()))
-
-    def spring(_way: Weather, _stream: Stream) -> None:
-        run.world.say(f"freeze {process.name} in an attempt")
-        process.freeze()
-        run.world.loop.call_later(seconds, process.thaw)
-
-    process.traps[ACQUIRE] = spring
+    process.traps[ACQUIRE] = freezes(run, process, "in an attempt")
 
 
 @_fault
