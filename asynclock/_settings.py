@@ -110,6 +110,8 @@ METHODS_HERE = {
 }
 """Methods of other lock libraries, or of the other kind of leases (async, blocking), and what to
 write instead. Where a class has a method of that name, Python finds it first."""
+LONG_TTL = 3600.0
+"""Seconds above which a ttl needs a `max_ttl` beside it, because it may be in milliseconds."""
 MOST_SECONDS = 1e10
 """Maximum number of seconds of a setting; a server can still count them in milliseconds."""
 
@@ -383,6 +385,12 @@ def max_ttl(value: object, usual: object, node_timeout: float) -> float:
     """
     longest = optional_seconds(value, "max_ttl")
     checked = seconds(usual, "ttl")
+    if longest is None and checked > LONG_TTL:
+        raise ConfigurationError(
+            f"ttl={checked:g} is {checked / 3600:.1f} hours: if a holder died, nobody would get "
+            "its lock for that long. ttl is in seconds, and leases are renewed, so 10 to 60 are "
+            f"enough. For a longer ttl give max_ttl={checked:g} as well"
+        )
     longest = max(checked, 10.0) if longest is None else longest
     ttl(checked, node_timeout=node_timeout, max_ttl=longest)
     if node_timeout > longest / 4:

@@ -499,7 +499,7 @@ def connect(
         nodes: URLs, or clients that are read for their settings and otherwise left alone.
         ttl: seconds that a lease lives without renewal.
         max_ttl: seconds of the longest ttl in the whole fleet (default: the larger of `ttl` and
-            10), for which the guards wait.
+            10), for which the guards wait; needed with a ttl above an hour.
         node_timeout: seconds in which each node must answer.
         turn: seconds that a process may keep a name, or take it again, while others wait.
         ticket_ttl: seconds that nodes keep the place of a waiter that doesn't ask again: a waiter

@@ -127,8 +127,8 @@ def add_message(error: NotAcquiredError, context: Context, queue: LocalQueue) ->
 def already_held(name: str) -> AlreadyHeldError:
     """Return the error for a task that would wait for itself."""
     return AlreadyHeldError(
-        f"this task or thread already holds {name!r}; waiting for it would never end "
-        "(reentrant_lock may be nested)",
+        f"this task or thread already holds {name!r}; waiting for it would never end: release it "
+        "first, or use reentrant_lock, a reader's upgrade() or a semaphore's several()",
         name=name,
     )
 

@@ -110,8 +110,8 @@ def test_a_timeout_before_any_answer_and_a_wait_for_oneself_name_the_lock() -> N
     assert str(late) == "the timeout for 'a' ended before the nodes could answer"
     assert type(own) is asynclock.AlreadyHeldError
     assert str(own) == (
-        "this task or thread already holds 'a'; waiting for it would never end "
-        "(reentrant_lock may be nested)"
+        "this task or thread already holds 'a'; waiting for it would never end: release it first, "
+        "or use reentrant_lock, a reader's upgrade() or a semaphore's several()"
     )
     assert (late.name, own.name) == ("a", "a")
     assert str(context.closed()) == "the manager was closed while this call waited"
