@@ -54,8 +54,7 @@ class Call(Generic[T]):
         self._work = work
         self._undo = undo
         self._context = contextvars.copy_context()
-        self._lock = threading.Lock()
-        """Free once this is done."""
+        self._lock = threading.Lock()  # free once this is done
         self._lock.acquire()
 
     async def run(self, task: asyncio.Task[Any] | None = None) -> None:
@@ -193,8 +192,6 @@ class _Selector(selectors.DefaultSelector):
 
 class BackgroundLoop:
     """An event loop in a daemon thread."""
-
-    _selector: _Selector
 
     def __init__(self) -> None:
         self.pid: int = os.getpid()
@@ -394,14 +391,12 @@ def _ended() -> ConfigurationError:
 
 
 _guard = threading.RLock()  # of the thread that starts the loop
-gate = threading.RLock()
-"""Held while the loop that was started becomes the current one, or a manager is closed without one.
-Not the guard: a finalizer that closes a manager may run in the loop's thread before that starts."""
+gate = threading.RLock()  # of the moment that sets `current`, and of a close without a loop: not
+# the guard, because a finalizer that closes a manager may run in the thread of a loop that starts
 current: BackgroundLoop | None = None
 _starting = False
 _inherited: list[BackgroundLoop | None] = []
-"""Loops of the process that this one was forked from. They are kept, because ending them would
-close the sockets of that process."""
+"""Loops of the parent process, kept because ending them would close the sockets of the parent."""
 
 
 def background() -> BackgroundLoop:
