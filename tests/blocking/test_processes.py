@@ -169,13 +169,13 @@ def test_an_interrupted_wait_leaves_nothing_behind(
     try:
         locks.lock("a").acquire()
     except KeyboardInterrupt:
-        assert locks.statistics().waiting == 0
+        print("interrupted", locks.statistics().waiting)
     with locks.lock("b", timeout=5):
         pass
     print("went on")
     """
     with others.lock("a"):
-        assert run(text, urls) == "went on\n"
+        assert run(text, urls) == "interrupted 0\nwent on\n"
     assert others.lock("a", timeout=5).acquire().release()
 
 
