@@ -48,7 +48,7 @@ async def test_replicas_need_wait_and_nothing_else(connect: Connect) -> None:
         await hand_over(connect(url, **OPTIONS), connect(url, **OPTIONS))
 
 
-async def test_sentinels_need_what_the_page_says(
+async def test_sentinels_need_what_docs_say(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with SentinelGroup(1, users=user()) as group:

@@ -86,7 +86,7 @@ async def test_in_a_race_an_error_is_a_defeat_and_who_is_late_does_not_ask(
     assert reply == {"won": won, "errors": int(name == "error"), "late": late}
 
 
-def test_a_run_of_every_scenario_with_processes(
+def test_every_scenario_runs_with_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SYSTEMS["asynclock"].options, "node_timeout", 1.0)  # for a busy machine

@@ -80,9 +80,7 @@ def test_after_a_cancellation_the_thread_has_its_task_and_its_locks(
     in_thread(work)
 
 
-def test_a_loss_between_two_calls_is_reported_where_the_lease_is_left(
-    locks: blocking.LockManager,
-) -> None:
+def test_a_loss_between_calls_is_told_where_the_lease_is_left(locks: blocking.LockManager) -> None:
     async def enter(locks: asynclock.LockManager) -> asynclock.Lease:
         return await locks.lock("a").acquire()
 

@@ -155,9 +155,7 @@ def test_a_fork_waits_while_the_loop_of_locks_starts(urls: list[str]) -> None:
     run(text, urls)
 
 
-def test_an_interrupted_wait_leaves_nothing_behind(
-    urls: list[str], others: blocking.LockManager
-) -> None:
+def test_an_interrupted_wait_leaves_nothing(urls: list[str], others: blocking.LockManager) -> None:
     """Ctrl-C in a script that waits: it ends, and does not get the lock later."""
     text = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
@@ -210,7 +208,7 @@ def test_a_signal_handler_can_release_and_close_while_its_thread_waits(
         assert run(text, urls) == "refused\nrefused\nclosed\n"
 
 
-def test_the_end_of_a_process_frees_what_it_held(
+def test_the_end_of_a_process_frees_its_locks(
     urls: list[str], others: blocking.LockManager
 ) -> None:
     text = """

@@ -44,9 +44,7 @@ async def test_too_few_nodes_to_tell(program: Program) -> None:
         assert all(line.startswith("asynclock: ") for line in ended.err.splitlines())
 
 
-async def test_nodes_out_of_memory_are_read_all_the_same_and_run_names_the_cause(
-    program: Program,
-) -> None:
+async def test_nodes_out_of_memory_are_read_and_run_names_the_cause(program: Program) -> None:
     async with locks_of(program.nodes) as locks:
         lease = await locks.lock("report").acquire()
         for node in program.nodes[:2]:

@@ -154,9 +154,7 @@ async def test_a_command_imports_what_it_needs(
     ],
     ids=["label", "digits", "lists", "tables"],
 )
-async def test_bad_settings_are_told_before_a_node_is_asked(
-    line: str, said: str, bare: Program
-) -> None:
+async def test_mistakes_are_told_before_a_node_is_met(line: str, said: str, bare: Program) -> None:
     bare.config.write_text(f"nodes = ['redis://127.0.0.1:1']\n{line}\n")
     ended = bare.inside("run", "j", "--", "true")
     assert ended.status == 64

@@ -95,9 +95,7 @@ async def test_killed_run_leaves_no_child_and_frees_the_lock_within_its_ttl(
         await lease.release()
 
 
-async def test_lost_quorum_ends_the_command_before_the_ttl(
-    program: Program, tmp_path: Path
-) -> None:
+async def test_lost_quorum_ends_the_command_in_time(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "beats"
     process = await program.start("run", "j", "--ttl", "4", *beating(file))
     await until(lambda: last_beat(file), "the command's start")

@@ -87,9 +87,7 @@ async def test_closed_standard_files(program: Program) -> None:
     assert "No space left" in ends[4][0].stderr
 
 
-async def test_a_reader_of_our_messages_that_left_ends_nothing(
-    program: Program, tmp_path: Path
-) -> None:
+async def test_a_gone_reader_of_our_messages_ends_nothing(program: Program, tmp_path: Path) -> None:
     """`asynclock run … 2>&1 | head -1`: we can't tell what we wait for, nor what still runs."""
     file = tmp_path / "pid"
     script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {file}"

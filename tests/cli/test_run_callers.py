@@ -126,9 +126,7 @@ async def test_a_zombie_is_not_waited_for(program: Program) -> None:
 
 
 # ---- cron ----------------------------------------------------------------------------------------
-async def test_the_crontab_of_the_page_runs_the_job_on_one_host(
-    program: Program, tmp_path: Path
-) -> None:
+async def test_the_pages_crontab_runs_the_job_on_one_host(program: Program, tmp_path: Path) -> None:
     """The second host is late: its cron begins when the job of the first has already ended."""
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     (line,) = re.findall(r"^0 3 \* \* \* \S+/asynclock (.*report\.sh.*)$", page, re.MULTILINE)

@@ -51,9 +51,7 @@ async def test_fences_rise(connect: Connect, of: Kind) -> None:
     assert fences == sorted(set(fences))
 
 
-async def test_awaited_entered_and_tried_are_the_same(
-    locks: asynclock.LockManager, of: Kind
-) -> None:
+async def test_awaited_entered_or_tried_is_the_same(locks: asynclock.LockManager, of: Kind) -> None:
     lease = await of(locks).acquire(timeout=PATIENCE)
     assert await lease.release() is True
     assert await lease.release() is True  # idempotent, with the same answer

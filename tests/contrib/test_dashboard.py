@@ -193,9 +193,7 @@ async def test_each_answer_is_shut_off_from_other_pages(
         assert headers["content-type"].partition(";")[0] == TYPES[path]
 
 
-async def test_events_are_pictures_of_what_each_viewer_asks_for(
-    locks: asynclock.LockManager,
-) -> None:
+async def test_events_show_what_each_viewer_asks_for(locks: asynclock.LockManager) -> None:
     headers = {"Authorization": GOOD}
     names = ["a\nevent: failed\n\n", "calmly"]
 

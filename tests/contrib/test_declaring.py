@@ -147,9 +147,7 @@ async def test_a_typo_at_a_route_without_a_resource_is_found_as_well() -> None:
     ("path", "shown"), [("/orders", ""), ("/shops/{shop}/orders", " ('shop')")]
 )
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_a_wrong_route_is_named_with_its_method_and_its_path(
-    method: str, path: str, shown: str
-) -> None:
+def test_a_wrong_route_is_named_with_method_and_path(method: str, path: str, shown: str) -> None:
     words = f"route {method} {path}: the lock name '{TYPO}' needs 'ordr_id', which is no variable "
     words += f"of the path{shown}; a function of the request can also name the lock"
     with pytest.raises(ConfigurationError, match=f"{re.escape(words)}$"):
@@ -212,7 +210,7 @@ def test_what_is_no_name_is_refused_where_it_is_written(declare: Any, name: Any)
         *(("handoff", 0), ("handoff", ["strict"])),
     ],
 )
-def test_a_setting_of_no_use_is_refused_where_it_is_written(
+def test_a_useless_setting_is_refused_where_it_is_written(
     declare: Any, setting: str, value: Any
 ) -> None:
     """At the first request it would be too late."""

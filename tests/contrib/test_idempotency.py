@@ -187,9 +187,7 @@ async def test_a_client_that_went_away_gets_the_answer_later(start: Start, frame
         assert (later.status_code, service.witness.left) == (202, ["done"])
 
 
-async def test_while_the_first_one_is_answered_others_come_back_later(
-    start: Start, framework: str
-) -> None:
+async def test_while_the_first_is_answered_others_come_back(start: Start, framework: str) -> None:
     async with start(MAKERS[framework]) as service:
         asked = {"content": "wait", "headers": {"Idempotency-Key": "k"}}
         first = asyncio.create_task(service.client.post(PAY, **asked))

@@ -142,9 +142,7 @@ def application() -> FastAPI:
     return app
 
 
-async def test_a_request_that_comes_later_gets_a_free_lock_and_does_not_wait(
-    stopping: Server,
-) -> None:
+async def test_a_later_request_gets_a_free_lock_and_does_not_wait(stopping: Server) -> None:
     """And an application that starts again, as in tests, begins anew."""
     app = application()
     async with client_of(app) as (client, locks), busy("a", locks):
@@ -244,9 +242,7 @@ def test_a_socket_that_waits_is_refused(stopping: Server) -> None:
 
 
 # ---- routes without a timeout --------------------------------------------------------------------
-async def test_routes_without_a_timeout_are_warned_of_at_the_start(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_routes_without_timeout_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     api, inner = with_locks("fastapi"), FastAPI()
     api.get("/{name}/patient")(locked("{name}")(nothing))
     api.get("/{name}/quick")(locked("{name}", timeout=2)(nothing))

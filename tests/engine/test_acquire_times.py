@@ -13,9 +13,7 @@ from tests.waiting import until
 
 @pytest.mark.parametrize("node_timeout", [NODE_TIMEOUT, 2.0])
 @virtual
-async def test_a_second_round_trip_does_not_go_beyond_the_timeout(
-    on: Nodes, node_timeout: float
-) -> None:
+async def test_a_second_round_trip_keeps_to_the_timeout(on: Nodes, node_timeout: float) -> None:
     """One node has another counter, so the fence is written back to the others."""
     await on.nodes[0].command("SET", COUNTER, int((on.nodes[0].wall() + 1000) * 1_000_000))
     async with on.connect(node_timeout=node_timeout) as locks:

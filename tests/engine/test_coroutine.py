@@ -142,7 +142,7 @@ async def test_it_is_awaited_once(locks: asynclock.LockManager, call: Call) -> N
 
 
 @each_call
-async def test_it_is_made_when_it_is_used_and_entered_once(
+async def test_it_is_made_at_its_use_and_entered_once(
     locks: asynclock.LockManager, call: Call
 ) -> None:
     unused, entered = call(locks), call(locks)

@@ -198,9 +198,7 @@ async def test_no_event_latch_or_barrier_is_later_than_its_timeout_or_two_node_t
 
 @pytest.mark.parametrize("timeout", [0, 1.5])
 @in_virtual_time
-async def test_a_change_that_loses_against_others_each_time_ends_with_its_time(
-    timeout: float,
-) -> None:
+async def test_a_change_that_always_loses_against_others_ends_with_its_time(timeout: float) -> None:
     nodes = old(3)
     near = ways(nodes)
     near.slow(0.001)

@@ -126,7 +126,7 @@ async def test_ready_says_that_its_manager_was_closed() -> None:
 
 
 @pytest.mark.parametrize("held", [0, 1, 10, 11])
-def test_closing_names_at_most_ten_leases_that_it_ends(
+def test_closing_names_at_most_ten_leases_it_ends(
     held: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(on: Nodes) -> None:

@@ -103,9 +103,7 @@ class Traffic:
 @pytest.mark.parametrize(
     ("sorts", "trips"), [(ALONE, 3), ((*ALONE, "several"), 12), (("plain", "several"), 12)]
 )
-def test_a_name_that_somebody_waits_for_is_never_idle_for_long(
-    sorts: tuple[str, ...], trips: int
-) -> None:
+def test_a_name_that_is_waited_for_is_not_idle_for_long(sorts: tuple[str, ...], trips: int) -> None:
     """In round trips; no waiter waits for the next refresh of its ticket (0.6 s at least)."""
     idle = run_virtual(Traffic(trips, sorts).longest_idle(2.0))
     assert idle <= trips * 2 * FAR

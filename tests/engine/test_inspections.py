@@ -69,9 +69,7 @@ async def test_what_other_programs_wrote_is_shown_and_breaks_nothing(on: Nodes) 
 
 @pytest.mark.parametrize("silent", [0, 1])
 @virtual
-async def test_a_timeout_says_its_place_in_the_queue_and_who_was_before_it(
-    on: Nodes, silent: int
-) -> None:
+async def test_a_timeout_says_its_place_and_who_was_before_it(on: Nodes, silent: int) -> None:
     """A silent node delays the error by no more than the others need."""
     waiting, said = [], list[tuple[str, float]]()
     async with contextlib.AsyncExitStack() as stack:

@@ -80,7 +80,7 @@ async def test_a_slow_answer_puts_no_renewal_off(on: Nodes) -> None:
 
 @pytest.mark.parametrize("ttls", [(TTL, 3.0), (3.0, TTL)])
 @virtual
-async def test_a_short_lease_is_renewed_beside_a_long_one(
+async def test_a_short_lease_is_renewed_with_a_long_one(
     on: Nodes, ttls: tuple[float, float]
 ) -> None:
     leases = [await on.locks.lock(f"{ttl}", ttl=ttl).acquire() for ttl in ttls]
@@ -296,9 +296,7 @@ async def test_no_renewal_is_put_off_for_a_node_that_will_vote_soon(on: Nodes) -
 
 @pytest.mark.parametrize("names", ["a", "_ab"])
 @virtual
-async def test_a_deleted_key_is_noticed_at_once_and_counts_once_most_lack_it(
-    on: Nodes, names: str
-) -> None:
+async def test_a_deleted_key_is_noticed_and_counts_once_most_lack_it(on: Nodes, names: str) -> None:
     sizes, lease = batches(on.nodes[2]), await on.locks.multi_lock(*names).acquire()
     await lease.extend()
     await on.nodes[0].command("DEL", KEY)

@@ -274,9 +274,7 @@ def test_tasks_of_one_process_that_try_at_once_get_all_permits(call: str) -> Non
 @at_once
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("permits", [3, 12])
-def test_several_permits_that_are_free_are_taken_from_afar(
-    permits: int, taken: int, call: str
-) -> None:
+def test_several_free_permits_are_taken_from_afar(permits: int, taken: int, call: str) -> None:
     async def play(seed: int) -> None:
         async with two(3, seed=seed, far=True) as (holder, locks):
             for _ in range(taken):

@@ -56,9 +56,7 @@ async def test_slots_that_are_freed_at_once_are_taken_at_once(on: Nodes) -> None
 
 @pytest.mark.parametrize("goes", [False, True])
 @virtual
-async def test_a_user_of_fewer_permits_who_goes_or_leaves_wakes_the_next(
-    on: Nodes, *, goes: bool
-) -> None:
+async def test_a_user_of_fewer_permits_wakes_the_next_at_its_end(on: Nodes, *, goes: bool) -> None:
     async with on.connect() as one, on.connect() as two:
         leases = await hold(on.locks.semaphore("a", 3), 0, 1, 2)
         fewer = await line_up(one.semaphore("a", 1), one)
@@ -93,9 +91,7 @@ async def test_a_release_of_several_names_wakes_a_waiter_of_the_same_process(
 
 @pytest.mark.parametrize("names", ["a", "ax", "a cancelled"])  # alone, with others, by a call
 @virtual
-async def test_a_release_wakes_a_task_of_its_process_that_wants_several_names(
-    on: Nodes, names: str
-) -> None:
+async def test_a_release_wakes_a_task_here_that_wants_several_names(on: Nodes, names: str) -> None:
     """It stands in no queue, and servers push nothing to the connection that made the change."""
     held = [await on.locks.lock(name).acquire() for name in names.split(maxsplit=1)[0]]
     before = on.locks.statistics().refused

@@ -32,7 +32,7 @@ async def locks(asynclock_servers: StartServers) -> AsyncIterator[asynclock.Lock
         yield locks
 
 
-async def test_all_slots_of_a_semaphore_get_through(
+async def test_slots_of_a_semaphore_get_through(
     locks: asynclock.LockManager, store: FenceStore
 ) -> None:
     semaphore = locks.semaphore("jobs", 3)

@@ -47,7 +47,7 @@ async def test_a_lease_may_write_first_within_half_the_retention(fenced: FencedR
     await fenced.claim(aged(RETENTION / 2 - 60))
 
 
-async def test_a_lease_that_writes_now_and_then_is_never_too_old(
+async def test_a_lease_that_writes_at_times_is_not_too_old(
     client: Redis, fenced: FencedRedis
 ) -> None:
     lease = aged(10 * RETENTION)

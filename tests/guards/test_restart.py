@@ -149,7 +149,7 @@ async def test_a_durable_node_that_loads_its_data_is_met_when_it_has(
     assert [node.votes_in for node in locks.nodes()] == [0, 0, 0]
 
 
-async def test_a_node_that_runs_a_long_script_is_met_after_it(
+async def test_a_node_with_a_long_script_is_met_after_it(
     seasoned: Prepare, connect: Connect
 ) -> None:
     """It does not say when it started, but that is no sign that it may have forgotten locks."""

@@ -34,7 +34,7 @@ async def leases_on_each(
     return leases, keys
 
 
-async def test_a_rolling_restart_loses_no_lease(
+async def test_rolling_restarts_lose_no_lease(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     """Nodes that keep nothing on disk, one after the other, each as soon as the last is back."""

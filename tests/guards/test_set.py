@@ -72,7 +72,7 @@ async def test_a_client_that_is_connected_already_is_refused_at_once(
     await held.release()
 
 
-async def test_a_node_that_forgot_is_told_again(
+async def test_forgetful_nodes_are_told_again(
     asynclock_servers: StartServers, connect: Connect
 ) -> None:
     """By each client that knows the record, without any command, before the node votes."""

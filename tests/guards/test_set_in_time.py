@@ -295,9 +295,7 @@ async def test_what_a_node_keeps_is_read_whatever_it_replies(reply: Any, found: 
     ],
 )
 @in_virtual_time
-async def test_connections_are_named_after_the_set_and_the_client(
-    label: str | None, shown: str
-) -> None:
+async def test_connections_are_named_after_set_and_client(label: str | None, shown: str) -> None:
     """Once, whatever the order of the nodes."""
     servers, nodes = await recorded("abc", pushed)
     for order in (nodes, nodes[::-1]):

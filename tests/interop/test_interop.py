@@ -168,9 +168,7 @@ async def ours(server: LocalServer) -> AsyncIterator[asynclock.LockManager]:
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_they_exclude_each_other_and_ours_waits_for_theirs(
-    server: LocalServer, name: str
-) -> None:
+async def test_they_exclude_each_other_and_ours_waits(server: LocalServer, name: str) -> None:
     async with PEERS[name](server, KEY) as peer, ours(server) as locks:
         async with locks.lock(KEY, timeout=20):
             assert not await peer.acquire()
@@ -303,9 +301,7 @@ async def _clock(server: LocalServer) -> int:
 
 
 @pytest.mark.parametrize("sequence", VECTORS["sequences"], ids=lambda one: one["name"])
-async def test_the_script_replies_as_its_vectors_say(
-    server: LocalServer, sequence: dict[str, Any]
-) -> None:
+async def test_scripts_reply_as_vectors_say(server: LocalServer, sequence: dict[str, Any]) -> None:
     floor = await _clock(server)
     known = {f"@floor+{more}": floor + more for more in range(1, 4)}
     known |= {"@floor": floor, "@floor/1000": floor // 1000, "@late": floor - 1_000_000}

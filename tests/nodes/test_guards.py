@@ -231,9 +231,7 @@ async def test_an_idle_link_is_asked_for_the_clock_each_third_of_max_ttl(
 
 @pytest.mark.parametrize("tracking", [False, True])
 @played_on(alone)
-async def test_what_no_push_tells_is_asked_for_at_intervals(
-    server: Server, *, tracking: bool
-) -> None:
+async def test_what_no_push_tells_is_asked_at_intervals(server: Server, *, tracking: bool) -> None:
     if not tracking:
         server.instead[b"CLIENT"] = lambda _words: ReplyError("NOPERM no right")
     async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:

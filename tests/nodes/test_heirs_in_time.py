@@ -152,9 +152,7 @@ async def test_an_heir_waits_for_anybody_else(group: Group, acks: Any) -> None:
 
 @pytest.mark.parametrize("returns", ["alive", "promoted"])
 @played_on(Group)
-async def test_a_dead_replica_stops_locks_until_nobody_can_believe_it(
-    group: Group, returns: str
-) -> None:
+async def test_locks_wait_until_nobody_believes_a_dead_replica(group: Group, returns: str) -> None:
     """When it is back it is listed again. Promoted with its old data, it is not believed."""
     dead, other = group.replicas
     async with group.connect() as locks:
@@ -185,9 +183,7 @@ async def lists(group: Group, server: Server) -> bool:
 
 
 @played_on(Group)
-async def test_who_asks_for_fewer_acknowledgements_closes_the_roster_and_waits(
-    group: Group,
-) -> None:
+async def test_a_client_with_fewer_acks_closes_the_roster_and_waits(group: Group) -> None:
     """Those who have seen it open still need each replica."""
     async with group.connect() as locks:
         await group.at_home(locks)

@@ -45,7 +45,7 @@ async def test_a_reply_takes_little_memory(asynclock_nodes: list[LocalServer]) -
     assert most < 100_000
 
 
-async def test_garbage_ends_the_connection_not_the_manager(
+async def test_garbage_ends_a_connection_not_the_manager(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     node = asynclock_nodes[0]
@@ -59,9 +59,7 @@ async def test_garbage_ends_the_connection_not_the_manager(
                     assert lease.held
 
 
-async def test_garbage_from_a_node_that_was_met_will_pass(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_garbage_of_a_node_that_was_met_will_pass(asynclock_nodes: list[LocalServer]) -> None:
     """It is an outage, in the connection that is open and in each new one, not a wrong setting."""
     async with FaultProxy(asynclock_nodes[0]) as proxy:
         async with connect(proxy.url, ttl=60, max_ttl=60, node_timeout=0.5) as locks:
@@ -75,7 +73,7 @@ async def test_garbage_from_a_node_that_was_met_will_pass(
                 assert lease.held
 
 
-async def test_a_node_that_never_spoke_redis_is_a_wrong_setting(
+async def test_what_never_spoke_redis_is_a_wrong_setting(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     async with FaultProxy(asynclock_nodes[0]) as proxy:
@@ -86,7 +84,7 @@ async def test_a_node_that_never_spoke_redis_is_a_wrong_setting(
         await locks.aclose()
 
 
-async def test_a_peer_that_takes_nothing_more_holds_up_no_close(
+async def test_a_peer_that_takes_nothing_holds_up_no_close(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     node = asynclock_nodes[0]

@@ -33,9 +33,7 @@ async def comes_back(server: Server, locks: asynclock.LockManager, *, times: int
 
 @pytest.mark.parametrize(("role", "state"), [("master", "down"), ("slave", "connecting")])
 @played_on(three)
-async def test_a_node_that_comes_and_goes_gets_each_release_once(
-    on: Three, role: str, state: str
-) -> None:
+async def test_flapping_nodes_get_each_release_once(on: Three, role: str, state: str) -> None:
     server, locks = on
     async with locks:
         leases = [await locks.lock(f"n{number}").acquire() for number in range(LEASES)]

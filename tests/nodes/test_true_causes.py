@@ -90,9 +90,7 @@ async def test_what_a_node_answers_instead_of_votes_is_shown_and_logged_once(
 
 
 @played_on(alone)
-async def test_what_a_node_answers_to_renewals_is_shown_and_hides_no_other_error(
-    server: Server,
-) -> None:
+async def test_answers_to_renewals_are_shown_and_hide_no_other_error(server: Server) -> None:
     """Also to a process that has nothing else to ask for. A renewal takes no memory."""
     error = "NOREPLICAS Not enough good replicas"
     async with here() as locks:

@@ -176,9 +176,7 @@ async def test_a_primary_that_does_not_speak_tls_is_told_from_one_that_is_down(o
 
 
 @on_both
-async def test_clients_do_not_look_all_at_the_same_moments(
-    on: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_look_at_different_moments(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an outage they all begin at once."""
     for chance, pause in zip((0.0, 1.0), on.pause, strict=True):
         monkeypatch.setattr(random, "random", lambda chance=chance: chance)
@@ -192,9 +190,7 @@ async def test_clients_do_not_look_all_at_the_same_moments(
 
 @pytest.mark.parametrize(("acks", "of_three"), [("all", b"3"), ("majority", b"2")])
 @on_both
-async def test_the_replicas_that_are_seen_must_acknowledge(
-    on: Any, acks: str, of_three: bytes
-) -> None:
+async def test_replicas_that_are_seen_must_acknowledge(on: Any, acks: str, of_three: bytes) -> None:
     """As the watchers see them: the primary itself may have lost some."""
     on.acknowledge(3)
     on.primary.info["connected_slaves"] = 1

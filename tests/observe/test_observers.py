@@ -232,9 +232,7 @@ async def test_prefixes_on_the_same_nodes_do_not_mix(urls: list[str], otel: Otel
         assert otel.total("asynclock.node.up") >= 2
 
 
-def test_the_spans_of_a_blocking_lock_belong_to_the_thread_that_waits(
-    urls: list[str], otel: Otel
-) -> None:
+def test_spans_of_a_blocking_lock_belong_to_the_waiting_thread(urls: list[str], otel: Otel) -> None:
     tracer = otel.tracers.get_tracer("test")
     with blocking.connect(*urls, **SETTINGS, observers=[otel.telemetry]) as locks:
         for name in ("one", "two"):
@@ -420,9 +418,7 @@ async def test_no_record_has_an_owner_id(
 
 
 # ---- no harm -------------------------------------------------------------------------------------
-def test_a_failing_observer_is_told_as_an_error_of_the_library(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failing_observer_is_an_error_of_the_library(caplog: pytest.LogCaptureFixture) -> None:
     """Once for each observer and kind of failure, with the trace, on the documented logger."""
     failures = iter([RuntimeError("one"), RuntimeError("two"), ValueError("three")])
 

@@ -210,9 +210,7 @@ def test_where_a_node_is(otel: Otel, node: str, at: dict[str, Any]) -> None:
     assert figure(otel, "asynclock.node.up") == (at, 1)
 
 
-def test_the_health_of_a_node_follows_its_events(
-    otel: Otel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_health_of_a_node_follows_events(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarantined node is up and does not vote, until the quarantine is over."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -357,7 +355,7 @@ def test_a_release_after_the_loss_ends_no_second_hold() -> None:
     assert otel.total("asynclock.lease.active") == 0
 
 
-def test_a_wait_for_a_lock_of_another_library_has_no_holder_id(
+def test_a_wait_for_another_librarys_lock_has_no_holder_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """OpenTelemetry warns of an attribute that is None."""

@@ -151,7 +151,7 @@ def filled_in(folder: Path) -> dict[str, Any]:
         ("https://github.com:port/owner/name", None),
     ],
 )
-def test_the_source_is_the_public_address_of_origin(
+def test_the_source_is_origins_public_address(
     checkout: Path, remote: str, source: str | None
 ) -> None:
     git(checkout, "remote", "add", "origin", remote)
@@ -308,9 +308,7 @@ def test_sessions_name_tests_that_exist(noxfile: ModuleType) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_a_release_wants_a_repository_and_no_loose_changes(
-    tmp_path: Path, noxfile: ModuleType
-) -> None:
+def test_a_release_wants_a_repository_without_changes(tmp_path: Path, noxfile: ModuleType) -> None:
     assert "`origin`" in noxfile.not_releasable({})
     links = {"Source": SOURCE}
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

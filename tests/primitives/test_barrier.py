@@ -172,9 +172,7 @@ async def test_a_slow_party_learns_that_it_has_passed(on: Nodes, then: str) -> N
 
 
 @virtual
-async def test_a_slow_party_learns_that_it_was_sent_away_though_others_were_later(
-    on: Nodes,
-) -> None:
+async def test_a_slow_party_learns_that_it_was_sent_away_before_others(on: Nodes) -> None:
     barrier = on.locks.barrier("a", 2)
     async with slow_party(on) as early:
         await barrier.reset()
@@ -230,7 +228,7 @@ async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(o
 
 @pytest.mark.parametrize("close", ["", "before", "after", "only"])
 @virtual
-async def test_a_party_that_is_cancelled_leaves_also_if_its_manager_is_closed(
+async def test_a_cancelled_party_leaves_also_if_its_manager_is_closed(
     on: Nodes, close: str
 ) -> None:
     others, seen = asyncio.all_tasks(), listen(on.nodes[0])
@@ -274,9 +272,7 @@ async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes, ttl
 
 
 @virtual
-async def test_a_party_that_gives_up_in_an_outage_says_so_and_leaves_when_it_is_over(
-    on: Nodes,
-) -> None:
+async def test_a_party_that_gives_up_in_an_outage_says_so_and_leaves_after_it(on: Nodes) -> None:
     """It can't know whether the others have passed; more than two node timeouts it never waits."""
     waiting = start(on.locks.barrier("a", 2).wait(timeout=3))
     await asyncio.sleep(2.9)
@@ -291,7 +287,7 @@ async def test_a_party_that_gives_up_in_an_outage_says_so_and_leaves_when_it_is_
     assert await gone(on) < 2.0
 
 
-def test_a_party_that_is_cancelled_in_an_outage_leaves_when_it_is_over(
+def test_a_party_that_is_cancelled_in_an_outage_leaves_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """That it could not leave is no error: it counts as crashed after one ttl anyway."""

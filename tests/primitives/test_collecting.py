@@ -20,9 +20,7 @@ def gates(locks: asynclock.LockManager) -> list[Any]:
 
 
 @virtual
-async def test_a_try_takes_as_long_as_the_nodes_need_whatever_the_locks_own_timeout(
-    on: Nodes,
-) -> None:
+async def test_a_try_takes_as_long_as_the_nodes_need_whatever_the_timeout(on: Nodes) -> None:
     """A timeout is for waiting, and a try waits for nobody: it makes one call after the other."""
     async with on.connect(prefix="x:{") as cluster:
         await go_through(cluster.lock("warm"))
@@ -55,9 +53,7 @@ async def test_a_gate_outlives_the_ttl_though_the_permits_are_not_renewed(on: No
 
 
 @virtual
-async def test_a_gate_that_was_lost_is_passed_anew_though_a_loss_interrupts_no_body(
-    on: Nodes,
-) -> None:
+async def test_a_lost_gate_is_passed_anew_though_a_loss_interrupts_no_body(on: Nodes) -> None:
     semaphore = on.locks.semaphore("s", 2, interrupt=False)
     one = await semaphore.acquire()
     collecting = start(semaphore.several(2).acquire(timeout=30))

@@ -70,9 +70,7 @@ async def test_one_damaged_counter_of_three_is_left_out(
         assert max(fences) < 2**53
 
 
-async def test_names_of_one_command_do_not_share_the_damage(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_names_of_a_command_do_not_share_damage(asynclock_nodes: list[LocalServer]) -> None:
     server = asynclock_nodes[0]
     async with connect_to([server]) as locks:
         await go_through(locks.lock("a"))

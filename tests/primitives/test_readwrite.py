@@ -314,9 +314,7 @@ async def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(
 
 @pytest.mark.parametrize("timeout", [0, 1])
 @virtual_four
-async def test_a_split_vote_at_the_gate_is_tried_again_until_the_timeout(
-    on: Nodes, timeout: int
-) -> None:
+async def test_split_votes_at_the_gate_are_tried_again_in_time(on: Nodes, timeout: int) -> None:
     lock = on.locks.rwlock("a")
     reading = await lock.read().acquire()
     for node in on.nodes[:2]:

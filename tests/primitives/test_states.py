@@ -138,9 +138,7 @@ async def test_a_node_with_a_slow_clock_may_keep_a_value_one_percent_longer(on: 
 
 @pytest.mark.parametrize("outage", [0, 5])
 @virtual
-async def test_a_node_that_answers_late_is_given_back_what_it_forgot(
-    on: Nodes, outage: float
-) -> None:
+async def test_a_node_that_answers_late_is_given_back_its_values(on: Nodes, outage: float) -> None:
     """Also after an outage: a max_ttl long, the nodes are asked to store it."""
     await on.locks.event("e").set()
     await forgets(on, 2)
@@ -177,9 +175,7 @@ async def test_a_closed_manager_stores_nothing_again(on: Nodes) -> None:
 
 @pytest.mark.parametrize("call", ["is_set", "set"])
 @virtual
-async def test_a_value_that_only_a_minority_has_is_stored_on_a_majority(
-    on: Nodes, call: str
-) -> None:
+async def test_a_value_of_a_minority_is_stored_on_a_majority(on: Nodes, call: str) -> None:
     """By a read, and by a change to this very value: until then it may be lost."""
     await store(on, 0)
     on.nodes[2].kill()
@@ -331,9 +327,7 @@ async def test_pauses_grow_while_too_few_nodes_answer_and_the_error_says_which(o
 
 
 @virtual
-async def test_a_timeout_that_ends_before_enough_nodes_may_vote_is_not_waited_for(
-    on: Nodes,
-) -> None:
+async def test_a_timeout_that_ends_before_nodes_may_vote_is_not_waited_for(on: Nodes) -> None:
     for node in on.nodes[1:]:
         node.restart(keep_data=False)
     await until(lambda: [one.state for one in on.locks.nodes()].count("quarantined") == 2)

@@ -83,7 +83,7 @@ async def test_what_is_not_saved_is_no_grant(saving: Replicated, connect: Connec
     await none_saved(locks, "it had not saved the grant to disk within 0.5 s")
 
 
-async def test_a_replica_that_keeps_nothing_has_not_saved_it(
+async def test_replicas_that_keep_nothing_save_nothing(
     saving: Replicated, connect: Connect
 ) -> None:
     locks = connect(*saving.addresses, acks="all", durable=True, restart_guard=False, **LONG)

@@ -86,9 +86,7 @@ async def test_without_acks_a_failover_forgets_and_the_guard_waits(
         assert lease.held is not guard
 
 
-async def test_an_acknowledged_lease_outlives_the_failover(
-    group: Replicated, connect: Connect
-) -> None:
+async def test_an_acknowledged_lease_outlives_failover(group: Replicated, connect: Connect) -> None:
     holder = connect(*group.addresses, acks=2, restart_guard=False)
     lease = await holder.lock("a", ttl=9, renew=False).acquire(timeout=20)
     await group.fail_over()

@@ -23,7 +23,7 @@ async def test_settings_of_a_redis_py_client(service: SentinelGroup, connect: Co
     await client.aclose()
 
 
-async def test_a_failover_with_a_lease_held_and_waited_for(
+async def test_a_failover_with_a_holder_and_a_waiter(
     service: SentinelGroup, connect: Connect
 ) -> None:
     here = connect(*service.addresses, acks="all", ttl=20, max_ttl=20, restart_guard=False)

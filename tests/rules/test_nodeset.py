@@ -76,9 +76,7 @@ OF_OPEN = ANOTHER.format("open", "{a, b, c}", "{a, b, c, d}")
         (NodeSet(1, ABC).back, "no step is open: the set is {a, b, c}"),
     ],
 )
-def test_what_an_operator_is_told_of_a_step_that_is_refused(
-    step: Callable[[], NodeSet], text: str
-) -> None:
+def test_what_an_operator_is_told_of_a_refused_step(step: Callable[[], NodeSet], text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         step()
     assert str(caught.value) == text

@@ -47,9 +47,7 @@ def met(known: Trust, facts: Facts, now: float, **guards: bool) -> float:
         pytest.param(REPLICA, {}, 0, id="a replica"),
     ],
 )
-def test_a_node_that_is_met_for_the_first_time(
-    facts: Facts, guards: dict[str, bool], waits: float
-) -> None:
+def test_a_node_at_the_first_meeting(facts: Facts, guards: dict[str, bool], waits: float) -> None:
     assert met(Trust(10.0), facts, FIRST, **guards) == pytest.approx(waits)
 
 

@@ -126,9 +126,7 @@ class Broken(NoLock):
         return lease
 
 
-async def test_a_lock_that_fails_at_once_leaves_others_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_lock_that_fails_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     load = await of(Broken(monkeypatch), "broken", "a")
     assert load.errors["TimeoutError"] >= 1
     assert len(load.cycles) >= 1
@@ -180,9 +178,7 @@ async def test_waits_cycles_and_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("seconds", "unfinished"), [(2.0, 0), (2.1, 1)])
 @in_virtual_time
-async def test_a_call_that_ends_within_the_grace_is_finished(
-    seconds: float, unfinished: int
-) -> None:
+async def test_a_call_that_ends_in_the_grace_is_finished(seconds: float, unfinished: int) -> None:
     class Slow:
         async def acquire(self, _name: str) -> None:
             await asyncio.sleep(seconds)

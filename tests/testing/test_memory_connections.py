@@ -92,9 +92,7 @@ async def test_a_connection_that_the_node_breaks_is_reset_once(by_an_operator: b
 
 @pytest.mark.parametrize("end", ["close", "abort"])
 @in_virtual_time
-async def test_what_was_sent_before_a_hang_up_is_executed_without_a_reply_or_a_push(
-    end: str,
-) -> None:
+async def test_what_came_before_a_hang_up_is_executed_without_a_reply_or_a_push(end: str) -> None:
     node = MemoryNode()
     client = await client_of(node, watches=True)
     await client.watch("GET", "a")

@@ -142,9 +142,7 @@ def test_loading_the_plugin_imports_nothing_else_of_the_package():
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, check=True)
 
 
-def test_without_pytest_asyncio_the_fixtures_are_those_of_pytest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_pytest_asyncio_fixtures_are_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_asyncio", None)
     monkeypatch.delitem(sys.modules, plugin.__name__)
     again = importlib.import_module(plugin.__name__)

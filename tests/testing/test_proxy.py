@@ -115,9 +115,7 @@ async def test_delayed_replies(proxy, connect):
     proxy.heal()
 
 
-async def test_a_delayed_request_reaches_the_server_after_its_client_has_gone(
-    proxy, server, connect
-):
+async def test_a_delayed_request_reaches_the_server_after_its_client_left(proxy, server, connect):
     client = await connect()
     await client.call("PING")
     proxy.delay(0.3)

@@ -29,7 +29,7 @@ async def lent_again(warm: WarmServers, server: LocalServer) -> None:
     assert await warm.take(1) == [server]
 
 
-async def test_the_next_test_gets_a_server_that_knows_nothing_of_the_last_one(
+async def test_the_next_test_gets_a_server_that_knows_nothing_of_the_last(
     warm: WarmServers,
 ) -> None:
     (server,) = await warm.take(1)
@@ -45,9 +45,7 @@ async def test_the_next_test_gets_a_server_that_knows_nothing_of_the_last_one(
     assert await server.command("SCRIPT", "EXISTS", sha) == [0]
 
 
-async def test_a_server_whose_writes_a_test_has_paused_answers_the_next_one(
-    warm: WarmServers,
-) -> None:
+async def test_a_server_whose_writes_a_test_paused_answers_the_next_one(warm: WarmServers) -> None:
     (server,) = await warm.take(1)
     await server.command("CLIENT", "PAUSE", 60_000, "WRITE")
     await lent_again(warm, server)

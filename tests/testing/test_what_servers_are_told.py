@@ -164,9 +164,7 @@ def test_a_closed_server_leaves_no_folder() -> None:
 
 
 # ---- deployments ---------------------------------------------------------------------------------
-async def test_servers_that_follow_each_other_are_told_so_and_own_settings_win(
-    seven: ServerBinary,
-) -> None:
+async def test_servers_are_told_whom_they_follow_and_own_settings_win(seven: ServerBinary) -> None:
     own = ("--repl-diskless-sync", "no")
     with closing(Replicated(2, binary=seven, args=own)) as group:
         assert group.addresses == [group.servers[0].url]
@@ -180,9 +178,7 @@ async def test_servers_that_follow_each_other_are_told_so_and_own_settings_win(
             assert tuple(server.log.split()[-len(REPLICATION) - 2 :]) == (*REPLICATION, *own)
 
 
-async def test_nodes_of_a_cluster_start_with_full_knowledge_of_each_other(
-    seven: ServerBinary,
-) -> None:
+async def test_nodes_of_a_cluster_know_each_other_from_the_start(seven: ServerBinary) -> None:
     cluster = RedisCluster(3, 1, node_timeout=1.5, binary=seven, args=("--maxmemory", "10mb"))
     with closing(cluster):
         nodes: Any = cluster.servers

@@ -52,9 +52,7 @@ def test_a_settings_object_shows_no_url() -> None:
         ("ERR unknown command, with args beginning with: `3`", [], "ERR unknown command"),
     ],
 )
-def test_only_the_password_is_taken_out_of_a_reply(
-    reply: str, secrets: list[str], left: str
-) -> None:
+def test_only_the_password_is_cut_out_of_a_reply(reply: str, secrets: list[str], left: str) -> None:
     """Whole or cut off by the server; what is too short to be told from a word stays."""
     assert without(reply, secrets) == left
 

@@ -88,9 +88,7 @@ def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
     assert not begun
 
 
-def test_a_result_that_comes_in_spite_of_the_interruption_is_undone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_result_in_spite_of_the_interruption_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     background, begun, undone = _loop.background(), threading.Event(), []
 
     async def nothing() -> None:
@@ -132,9 +130,7 @@ def test_what_ends_something_is_done_once_though_it_is_interrupted(
     assert ended == ["ended"]
 
 
-def test_an_end_is_waited_for_except_in_the_thread_of_the_loop(
-    background: _loop.BackgroundLoop,
-) -> None:
+def test_an_end_is_waited_for_except_in_the_loops_thread(background: _loop.BackgroundLoop) -> None:
     ended: list[str] = []
 
     async def end() -> None:
@@ -151,9 +147,7 @@ def test_an_end_is_waited_for_except_in_the_thread_of_the_loop(
     assert time.monotonic() - began < _loop.EXIT_LIMIT
 
 
-def test_an_interrupted_exit_of_the_process_ends_what_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_exit_of_a_process_ends_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     background, served = _loop.BackgroundLoop(), []
     join = threading.Thread.join
 

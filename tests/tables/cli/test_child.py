@@ -24,9 +24,7 @@ NUMBER = 4_000_000
 
 
 # ---- the terminal --------------------------------------------------------------------------------
-def test_a_killed_command_leaves_the_modes_of_its_last_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_killed_command_leaves_modes_of_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user may have changed them while the command was stopped."""
     master, terminal = pty.openpty()
     try:
@@ -217,9 +215,7 @@ def test_a_command_does_not_outlive_us_even_without_a_guardian() -> None:
     assert int(ended.stdout)
 
 
-def test_what_a_new_process_does_before_it_becomes_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_new_process_does_before_it_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells its group, takes the terminal if it is lent, and ends if our process has ended."""
     done: list[Any] = []
     monkeypatch.setattr(child, "_prctl", lambda *given: done.append(given))

@@ -89,9 +89,7 @@ def test_all_processes_are_looked_at_only_when_the_known_one_has_ended(
     assert scans == 1
 
 
-def test_a_process_that_starts_during_a_scan_counts(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_start_in_a_scan_count(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parent ends before the scan looks at it, and the list of the scan is older."""
     listdir = os.listdir
 

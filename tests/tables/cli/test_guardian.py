@@ -81,9 +81,7 @@ def test_a_deadline_that_passes_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
     assert killed == [(4_000_000, signal.SIGKILL)]
 
 
-def test_a_starved_guardian_reads_a_later_deadline_before_it_kills(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_starved_guardian_reads_a_new_deadline_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was starved after the first order, and the second one already waits in the pipe."""
     moments = iter([0.0])
     monkeypatch.setattr(_clock, "now", lambda: next(moments, 20.0))

@@ -84,9 +84,7 @@ LISTED = ("name", "holder", "held for", "remaining", "fence", "nodes", "note")
         (88, "", LONG[:20]),  # a part of its number would be of no use
     ],
 )
-def test_columns_go_before_a_name_is_cut_below_thirty_characters(
-    width: int, gone: str, name: str
-) -> None:
+def test_columns_go_before_a_name_is_cut_below_thirty(width: int, gone: str, name: str) -> None:
     row = (name, "web-1.example.org:31337", "4m 10s", "9.0 s", "1795901239846320", "3/3", "2 wait")
     lines = output.lines_of_table(LISTED, [row], width, output.SPARE)
     assert max(map(cell_len, lines)) <= width
@@ -147,9 +145,7 @@ def test_without_a_terminal_lines_are_long_unless_the_caller_says_otherwise(
     assert output.console().width == 70
 
 
-def test_a_text_of_a_stranger_has_no_markup_and_no_pictures(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_text_of_a_stranger_has_no_markup_or_pictures(capsys: pytest.CaptureFixture[str]) -> None:
     output.console().print("[bold]a[/bold] :smiley: 42")
     assert capsys.readouterr().out == "[bold]a[/bold] :smiley: 42\n"
 

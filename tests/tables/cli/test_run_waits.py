@@ -230,9 +230,7 @@ async def test_a_signal_ends_the_wait_and_leaves_the_queue(number: signal.Signal
 
 # ---- the wait ------------------------------------------------------------------------------------
 @in_virtual_time
-async def test_it_waits_as_long_as_asked_and_says_once_for_whom(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_it_waits_as_asked_and_says_once_for_whom(capsys: pytest.CaptureFixture[str]) -> None:
     async with asynclock.connect(*NODES, label="web-1:77") as others, others.lock("j"):
         async with asynclock.connect(*NODES) as locks:
             await locks.ready()
@@ -331,9 +329,7 @@ async def test_the_report_of_missing_nodes_ends_with_the_wait(
 
 
 @pytest.mark.parametrize("patched", ["NOTED", "GRANTED"])
-async def test_ctrl_c_in_a_moment_between_the_grant_and_the_command(
-    program: Program, patched: str
-) -> None:
+async def test_ctrl_c_between_the_grant_and_the_command(program: Program, patched: str) -> None:
     """The lock is given back, quietly."""
     program.use(program.nodes, ttl=60.0, max_ttl=60.0)
     by = (sys.executable, "-c", globals()[patched])

@@ -82,9 +82,7 @@ def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
             load(None, file)
 
 
-def test_a_file_is_utf_8_whatever_the_locale_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_utf_8_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("locale.getencoding", lambda: "latin-1", raising=False)
     monkeypatch.setattr("_locale.nl_langinfo", lambda _: "latin-1", raising=False)
     assert read(written(tmp_path, 'label = "é日"'))["label"] == "é日"

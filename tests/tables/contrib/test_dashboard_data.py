@@ -312,9 +312,7 @@ def lease(
         ((f"#rests:{ONE}",) * 3, ("host-a:1", 3, True, False), "rests"),
     ],
 )
-def test_what_nodes_disagree_about_is_shown_as_it_is(
-    owners: Any, shown: tuple[Any, ...], note: str
-) -> None:
+def test_what_nodes_disagree_about_is_shown(owners: Any, shown: tuple[Any, ...], note: str) -> None:
     row = Row("a", "lock", [lease(*owners)]).as_json({ONE})
     assert (row["holder"], row["nodes"], row["agreed"], row["ours"]) == shown
     assert row["remaining"] == (None if note == "no quorum" else 5.0)
@@ -370,9 +368,7 @@ async def test_nodes_that_differ_are_red_from_the_second_picture_on() -> None:
 
 
 @pytest.mark.parametrize(("usual", "shown"), [(2.0, "2 s"), (1500.0, "25m 0s")])
-async def test_a_wait_stands_out_when_it_is_longer_than_the_usual_hold(
-    usual: float, shown: str
-) -> None:
+async def test_a_wait_stands_out_if_longer_than_the_usual_hold(usual: float, shown: str) -> None:
     """The usual hold is that of three that were seen to end, or else 10 s."""
     now = float(int(time.time()))
     waiter = Waiter("0" * 32 + ":host:1", woken=False, since=now - max(5, 2 * usual))

@@ -224,9 +224,7 @@ async def test_refusals_and_split_votes_are_counted(on: Table) -> None:
 
 
 @on_told
-async def test_a_call_that_begins_in_an_outage_waits_for_the_holder_that_it_then_meets(
-    on: Table,
-) -> None:
+async def test_a_call_that_begins_in_an_outage_waits_for_the_holder_it_meets(on: Table) -> None:
     on.tell("acquire", OUT, HELD)
     assert type((await outcome(on.locks.lock("a").try_acquire()))[0]) is OUTAGE
     await until(lambda: {one.state for one in on.locks.nodes()} == {"up"})

@@ -42,9 +42,7 @@ async def test_no_timer_of_a_closed_manager_keeps_its_renewals() -> None:
     assert locks._engine.renewals._look not in timers
 
 
-async def test_waiting_for_the_end_of_several_leaves_nothing(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_a_wait_for_several_ends_leaves_nothing(asynclock_nodes: list[LocalServer]) -> None:
     async with connect(asynclock_nodes, prefix="a:{") as locks:
         async with locks.multi_lock("a", "b") as lease:
             for _ in range(20):

@@ -74,9 +74,7 @@ async def test_a_release(
 
 @pytest.mark.parametrize(("dead", "took"), [("a", 0.2), ("abc", 0.0)])
 @on_told
-async def test_a_release_waits_for_the_nodes_that_can_get_it(
-    on: Table, dead: str, took: float
-) -> None:
+async def test_a_release_waits_for_nodes_that_can_get_it(on: Table, dead: str, took: float) -> None:
     """One that is known to be down answers at once: that decides nothing, unless all are."""
     on.tell("acquire", (yes(),) * 3)
     on.tell("rest", (slow(DONE),) * 3)

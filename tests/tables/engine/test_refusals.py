@@ -307,9 +307,7 @@ def place(name: str, number: int, value: bytes | None = WAITS) -> list[bytes | N
         ([], ""),
     ],
 )
-def test_waiters_that_a_majority_keeps_are_told_in_their_order(
-    answers: Sequence[Any], found: str
-) -> None:
+def test_waiters_of_a_majority_are_told_in_their_order(answers: Sequence[Any], found: str) -> None:
     assert in_order(answers) == tuple(Waiter(name, woken=False) for name in found)
 
 

@@ -161,9 +161,7 @@ async def test_a_reader_refused_between_a_release_and_the_pass_wakes_others_of_i
 
 
 @virtual
-async def test_readers_go_in_beside_one_that_came_before_the_writer_took_the_name_again(
-    on: Nodes,
-) -> None:
+async def test_readers_join_one_that_came_before_the_writer_took_the_name_again(on: Nodes) -> None:
     """The writer's release woke nobody, and its next request does not win."""
     async with on.connect() as one, on.connect() as two:
         lock = one.rwlock("a")

@@ -49,9 +49,7 @@ async def test_a_number_that_is_damaged_keeps_no_node_away(number: str) -> None:
 
 
 @in_virtual_time
-async def test_the_record_is_read_behind_any_number_of_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_record_is_read_behind_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     (server,), nodes = pushed("a")
     async with asynclock.connect(*nodes, **SETTINGS) as locks:
         await locks.ready()

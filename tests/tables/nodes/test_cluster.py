@@ -246,7 +246,7 @@ async def test_a_view_that_cannot_be_read_is_read_again() -> None:
     [("MOVED 1 10.0.0.3:7", 1, 0), ("ASK 1 10.0.0.3:7", 1, 0), ("MOVED 1 :7000", 6, 5)],
 )
 @in_virtual_time
-async def test_only_a_redirect_inside_the_view_is_followed(
+async def test_only_redirects_in_the_view_are_followed(
     redirect: str, asked: int, looks: int
 ) -> None:
     cluster = Cluster(Failure(redirect, code=redirect.split(maxsplit=1)[0]))

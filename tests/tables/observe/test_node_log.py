@@ -21,9 +21,7 @@ def answering() -> tuple[NodeLog, Trust, list[Event]]:
 
 
 @in_virtual_time
-async def test_errors_instead_of_votes_are_told_once_in_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_errors_instead_of_votes_are_told_at_times(caplog: pytest.LogCaptureFixture) -> None:
     """A server at its limit of memory may refuse every other request."""
     caplog.set_level(logging.INFO)
     log, _, _ = answering()

@@ -237,9 +237,7 @@ async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
 
 
 @virtual
-async def test_rivals_step_aside_by_chance_and_for_longer_each_time_up_to_a_bound(
-    on: Nodes,
-) -> None:
+async def test_rivals_step_aside_by_chance_for_longer_each_time_up_to_a_bound(on: Nodes) -> None:
     pauses: list[float] = []
     step_aside = register._Patience.step_aside
 

@@ -19,9 +19,7 @@ async def test_clients_that_have_gone_again_are_not_accepted(error: type[OSError
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_a_connection_that_ends_before_it_is_open_closes_its_socket(
-    *, cancelled: bool
-) -> None:
+async def test_a_connection_that_ends_before_it_opens_closes_its_socket(*, cancelled: bool) -> None:
     sock, forgotten = Mock(), Mock()
     connection = Connection(sock, Fault, forgotten)
     if not cancelled:
