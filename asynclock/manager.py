@@ -20,6 +20,7 @@ from ._engine.spec import HandOff, LeaseOptions, is_owner_id
 from ._inspect.survey import held
 from ._inspect.takeback import TakeBack
 from ._nodes.deployment import NodeAddress, make_nodes, naming
+from ._nodes.endpoint import Endpoint, register
 from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
@@ -562,6 +563,16 @@ def connect(
 
     defaults = Defaults(engine_settings, usual, replace(usual, interrupt=False))
     return LockManager(make_engine, defaults, listeners)
+
+
+def _in_memory(url: str) -> Endpoint:
+    """Make the endpoint of a node in memory. Services without one never import those nodes."""
+    from .testing import memory
+
+    return memory.endpoint(url)
+
+
+register("memory://", _in_memory)
 
 
 def engine_of(locks: LockManager) -> Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import re
 import shlex
 import ssl
@@ -126,12 +125,8 @@ class Endpoint:
         if isinstance(node, Endpoint):
             return node
         if isinstance(node, str):
-            if node.strip().startswith("memory://"):
-                # Imported by name and only now, so that a service doesn't import nodes for tests.
-                memory = importlib.import_module("asynclock.testing.memory")
-                in_memory: Endpoint = memory.endpoint(node)
-                return in_memory
-            return cls.from_url(node, like)
+            make = _REGISTERED.get("".join(node.strip().partition("://")[:2]))
+            return cls.from_url(node, like) if make is None else make(node)
         import redis.asyncio
 
         if isinstance(node, redis.asyncio.Redis):
@@ -276,6 +271,15 @@ class Endpoint:
         return (str(found[0]), str(found[1] or ""))
 
 
+_REGISTERED: dict[str, Callable[[str], Endpoint]] = {}
+"""The schemes of endpoints that are made elsewhere, each with what makes one from a URL."""
+
+
+def register(scheme: str, make: Callable[[str], Endpoint]) -> None:
+    """Let `make` make the endpoint of each URL that begins with `scheme`."""
+    _REGISTERED[scheme] = make
+
+
 def _reject_fake(client: Any) -> None:
     made_by = getattr(client.connection_pool, "connection_class", type(client)).__module__
     if made_by.partition(".")[0] == "fakeredis":
@@ -406,7 +410,7 @@ def in_our_words(cause: str) -> str:
 def _reject_scheme(url: str) -> None:
     scheme = url.partition(":")[0] if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", url) else ""
     shown = f"{scheme}:…" if scheme else redacted(url) if url.strip() else "an empty text"
-    known = ", ".join((*SCHEMES, "memory://"))
+    known = ", ".join((*SCHEMES, *_REGISTERED))
     host = re.fullmatch(r"([A-Za-z0-9_.-]+)(:\d{1,5})?", url)
     example = f"; write redis://{host[1]}{host[2] or ':6379'}" if host else ""
     raise ConfigurationError(f"{shown} is not a Redis address: it must begin with {known}{example}")
