@@ -41,7 +41,7 @@ from .._nodes.wire import (
 )
 from .._rules import validity
 from ..events import GONE
-from .attempt import Attempt, Ticket
+from .attempt import Attempt, Ticket, leave
 from .context import Context, closed
 from .grant import Grant
 from .spec import RELEASED, Granted, LockSpec, acquired, ms, parts_of, plain, released
@@ -484,12 +484,14 @@ class Batch:
                 ask.future.set_result(None)
 
     def _count(self, index: int, reply: Any) -> None:
-        """Count a reply for each name alone.
+        """Count a reply for each name alone; once the batch is decided, not a failure.
 
         Send the name's own command if the reply shows that it was not executed, or may have been
         denied for another name.
         """
-        self._split_up()
+        late = bool(self.voters) and type(reply) is Failure
+        if not late:
+            self._split_up()
         node, home, releases = self._nodes.nodes[index], self.home, self.releases
         in_cluster = home is not None
         parts = parts_of(reply, len(releases), len(self.asks), in_cluster=in_cluster)
@@ -502,6 +504,15 @@ class Batch:
                 node.deliver(release.command(), release, index)
             else:
                 release.on_reply(index, part)
+        if late:
+            if self.asks:
+                node.note(reply)
+                ttl = self.context.settings.ticket_ttl
+                for ask in self.asks if self.waits else ():
+                    # The node may still execute the command, refuse the name and keep a ticket.
+                    ticket = Ticket(ask.spec, ask.owner, self.started, ttl, set())
+                    leave(self._nodes, ticket, (index,))
+            return
         barred = home is not None and self.started < home.trust.votes_from
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
             attempt, told, failed = ask.to_attempt(), part, type(part) is Failure

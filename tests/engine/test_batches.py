@@ -347,25 +347,18 @@ async def test_a_stalled_node_gets_no_release_of_a_lease_it_was_not_asked_for(on
     assert Counter(seen) == {"batch": 1, "leave": 2, "release": 4}, "nothing of e and f"
 
 
+@pytest.mark.parametrize("denied", ["", "a"])
 @virtual
-async def test_a_late_error_about_the_script_does_not_cost_the_releases(on: Nodes) -> None:
-    leases = await together(on)
-    on.nodes[0].forget_scripts()
-    on.nodes[0].freeze()
-    await asyncio.gather(*(lease.release() for lease in leases))
-    on.nodes[0].thaw()
-    await free(on, *NAMES)
-
-
-@virtual
-async def test_a_late_denial_of_one_name_does_not_cost_the_other_releases(on: Nodes) -> None:
+async def test_a_late_error_does_not_cost_the_other_releases(on: Nodes, denied: str) -> None:
+    """The server has forgotten the script, or the user has no right to a name."""
     leases = await together(on, "ab")
-    forbid(on.nodes[0], "a")
+    on.nodes[0].forget_scripts()
+    forbid(on.nodes[0], denied)
     on.nodes[0].freeze()
     await asyncio.gather(*(lease.release() for lease in leases))
     await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
     on.nodes[0].thaw()
-    await free(on, "b")
+    await free(on, *{*"ab"} - {denied})
 
 
 @virtual

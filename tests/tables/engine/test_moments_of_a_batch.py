@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -155,6 +156,16 @@ async def test_a_batch_is_sent_when_it_is_full_or_its_task_seems_to_be_alone(on:
     call.close()
     other.close()
     await free(on, "a", "b")
+
+
+@virtual
+async def test_a_node_that_fails_after_the_verdict_makes_no_votes(on: Nodes) -> None:
+    on.nodes[0].freeze()
+    with mock.patch.object(Ask, "to_attempt") as vote:
+        leases = await asyncio.gather(*(lease_of(on, name) for name in NAMES))
+        await until(lambda: on.locks.nodes()[0].state == "stalled", every=0.01)
+    assert all(lease.held for lease in leases)
+    vote.assert_not_called()
 
 
 @virtual
