@@ -68,10 +68,11 @@ def until_in_thread(condition: Callable[[], object], *, timeout: float = PATIENC
         time.sleep(0.005)
 
 
-async def call_off(task: asyncio.Future[Any]) -> None:
-    """Cancel a task, and wait for its end."""
-    task.cancel()
-    await asyncio.wait([task])
+async def call_off(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def go_through(lock: Any) -> None:

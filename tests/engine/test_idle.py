@@ -13,6 +13,7 @@ from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables.inside import now, seed
+from tests.waiting import call_off
 
 NAMES = "abc"
 FAR = 0.02
@@ -47,9 +48,7 @@ class Traffic:
                     if name not in ready:
                         since[name] = now()
                     longest = max(longest, now() - since[name])
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            await call_off(*tasks)
         return longest
 
     def _connect(self, number: int) -> asynclock.LockManager:

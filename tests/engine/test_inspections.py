@@ -85,9 +85,7 @@ async def test_a_timeout_says_its_place_and_who_was_before_it(on: Nodes, silent:
                 await on.locks.lock("a").acquire(timeout=0.5)
             said.append((str(late.value), now() - began))
         on.nodes[0].thaw()
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await call_off(*waiting)
         assert lease.held
     texts = [text for text, _ in said]
     begin = "'a' was not free in time; it is held by 'w0'; the timeout was 0.5 s, and the call was "

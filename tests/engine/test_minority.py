@@ -14,7 +14,7 @@ from asynclock.testing.memory import MemoryNode
 from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import PATIENCE, Nodes, Way
 from tests.tables.inside import now
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 NODE_TIMEOUT = 0.25
 TTL = 5.0
@@ -76,9 +76,7 @@ def test_who_reaches_a_minority_does_not_keep_out_who_reaches_a_quorum(
                     await asyncio.sleep(0.1)
                     await lease.release()
                     await asyncio.sleep(0.1)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
+                await call_off(*tasks)
 
     run_virtual(play())
 

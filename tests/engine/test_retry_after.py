@@ -15,7 +15,7 @@ from asynclock import AcquireTimeoutError, LockManager
 from tests.engine.kinds import LOCKS, kinds
 from tests.engine.virtual_nodes import Nodes, start, virtual
 from tests.tables.inside import chance, now
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 KINDS = kinds(
     "strict", "semaphore", "several", full=lambda locks: locks.semaphore("a", 2).several(2)
@@ -38,9 +38,7 @@ async def looping(wish: Any, body: float, tasks: int = 1) -> AsyncIterator[None]
     try:
         yield
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await call_off(*running)
 
 
 async def advice(wish: Any, timeout: float) -> float | None:
@@ -137,9 +135,7 @@ async def test_more_waiters_of_one_process_come_back_later(on: Nodes) -> None:
         waiting = [start(on.locks.lock("a").acquire()) for _ in range(9)]
         await until(lambda: on.locks.statistics().waiting == 9)
         pause = await advice(on.locks.lock("a"), 0.1)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await call_off(*waiting)
     assert pause is not None
     assert 10 * 0.6 / 2 <= pause <= 10 * 0.61
 

@@ -19,6 +19,7 @@ from asynclock.testing import History, check, run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.guards.nodes import far_nodes
 from tests.tables.inside import now
+from tests.waiting import call_off
 
 NAMES = ("x", "y", "z")
 TASKS = 2
@@ -163,9 +164,7 @@ async def _moves(sets: Sequence[str], dead: str, kinds: Sequence[str]) -> None:
     for old, new in itertools.pairwise(sets):
         await _step(services, [nodes[one] for one in old], [nodes[one] for one in new])
     assert not [task for task in tasks if task.done()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await call_off(*tasks)
     await asyncio.gather(*(service.close() for service in services))
     assert check(history) == []
     grants = [event.at for event in history if event.kind == "acquired"]

@@ -9,7 +9,7 @@ import asynclock
 from asynclock.testing.memory import MemoryNode, Stream
 from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables.inside import now
-from tests.waiting import go_through, in_virtual_time
+from tests.waiting import call_off, go_through, in_virtual_time
 
 LATE = 0.4
 NODE_TIMEOUT = 0.1
@@ -148,8 +148,7 @@ async def test_a_ticket_stays_away_though_its_acquire_arrives_late(refreshed: bo
         await asyncio.sleep(0.005)
         node.cut()
         await broken(theirs, back=True)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await call_off(waiting)
         await asyncio.sleep(0.6)
         assert node.keys.get(KEY + b":#queue") is None
         await lease.release()
@@ -164,8 +163,7 @@ async def test_what_no_longer_matters_does_not_delay_closing() -> None:
         await asyncio.sleep(0.5)
         nodes[0].kill()
         await asyncio.sleep(0.3)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await call_off(waiting)
         await asyncio.sleep(60)
         began = now()
         await theirs.aclose()

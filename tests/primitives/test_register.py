@@ -12,7 +12,7 @@ from tests.contract.faces import Face
 from tests.engine.virtual_nodes import instead, old
 from tests.primitives.conftest import Connect
 from tests.tables.inside import sleeps
-from tests.waiting import PATIENCE, in_virtual_time, until
+from tests.waiting import PATIENCE, call_off, in_virtual_time, until
 
 
 @pytest.mark.parametrize(("waiters", "flushed"), [(5, False), (1, True)])
@@ -63,9 +63,7 @@ async def test_a_push_causes_one_look(
         for _ in range(200):  # round trips: a task that does not wait looks about as often
             await there.event("other").is_set()
         assert await looks() - before - 200 < 20
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await call_off(*tasks)
 
 
 @in_virtual_time

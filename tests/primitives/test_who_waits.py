@@ -9,7 +9,7 @@ import pytest
 import asynclock
 from tests.contract.faces import Face
 from tests.contract.matrix import faces
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 Locks = asynclock.LockManager
 
@@ -85,6 +85,4 @@ async def test_in_the_order_in_which_they_asked(
         await agreed(LABELS[:number])
     tasks.pop(1).cancel()
     await agreed((LABELS[0], LABELS[2]))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await call_off(*tasks)

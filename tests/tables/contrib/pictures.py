@@ -26,7 +26,7 @@ from asynclock.testing import LocalServer
 from tests.contrib.apps import serving
 from tests.contrib.browser import Page, browse
 from tests.contrib.planted import HOSTS, plant, planted
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 STATIC = Path(__file__).parents[3] / "docs" / "_static"
 WIDTHS = (390, 900, 1440)
@@ -64,9 +64,7 @@ async def fleet() -> AsyncIterator[tuple[list[LocalServer], asynclock.LockManage
         try:
             yield servers, locks_of_page
         finally:
-            for one in waiting:
-                one.cancel()
-            await asyncio.wait(waiting)
+            await call_off(*waiting)
             assert made
             assert term
 

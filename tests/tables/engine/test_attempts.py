@@ -23,6 +23,7 @@ from tests.tables.engine.told import (
     outcome,
     yes,
 )
+from tests.waiting import call_off
 
 WAITS = Reply([b"1", b"x"])
 """At a look, the ticket waits and the name is held."""
@@ -246,8 +247,7 @@ async def test_a_request(on: Table, row: Row, kind: str) -> None:
     result: Any = "waits"
     if asking.done():
         result, _ = await asking
-    asking.cancel()
-    await asyncio.wait([asking])
+    await call_off(asking)
     await asyncio.sleep(0.01)
     if isinstance(result, asynclock.Lease):
         assert row.result == "won"

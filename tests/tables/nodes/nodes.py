@@ -19,7 +19,7 @@ from asynclock._nodes.wire import Command, Failure
 from asynclock._rules.validity import Facts
 from asynclock.events import Event, Observers
 from tests.tables.nodes.links import command
-from tests.waiting import until
+from tests.waiting import call_off, until
 
 NODE_TIMEOUT, MAX_TTL = 0.25, 10.0
 OLD = Facts(run_id="one", uptime=1e6, tracking=True)
@@ -234,5 +234,4 @@ async def by_hand(**settings: Any) -> AsyncIterator[Hand]:
     try:
         yield hand
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await call_off(keeping)

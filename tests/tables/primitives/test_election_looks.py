@@ -10,6 +10,7 @@ from asynclock._primitives.election import Election
 from tests.engine.virtual_nodes import Nodes, start, virtual
 from tests.primitives.test_election import LOCK, VALUE, observed
 from tests.tables.inside import now
+from tests.waiting import call_off
 
 
 @virtual
@@ -42,7 +43,6 @@ async def test_nothing_is_watched_once_a_wait_has_ended(on: Nodes) -> None:
     waiting = start(anext(observer))
     await asyncio.sleep(0.1)
     assert watched
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await call_off(waiting)
     await observer.aclose()
     assert not watched
