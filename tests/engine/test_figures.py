@@ -126,20 +126,18 @@ async def test_ready_says_that_its_manager_was_closed() -> None:
 
 
 @pytest.mark.parametrize("held", [0, 1, 10, 11])
-def test_closing_names_at_most_ten_leases_it_ends(
-    held: int, caplog: pytest.LogCaptureFixture
+@virtual
+async def test_closing_names_at_most_ten_leases_it_ends(
+    on: Nodes, held: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(on: Nodes) -> None:
-        lock = on.locks.lock("released")
-        await go_through(lock)
-        leases = [await on.locks.lock(f"n{number}").acquire() for number in range(held)]
-        await on.locks.aclose()
-        await on.locks.aclose()
-        assert not any(lease.held for lease in leases)
-        assert on.locks.statistics().lost == held
-
     caplog.set_level(logging.WARNING, "asynclock")
-    virtual(scenario)()
+    lock = on.locks.lock("released")
+    await go_through(lock)
+    leases = [await on.locks.lock(f"n{number}").acquire() for number in range(held)]
+    await on.locks.aclose()
+    await on.locks.aclose()
+    assert not any(lease.held for lease in leases)
+    assert on.locks.statistics().lost == held
     told = [one.getMessage() for one in caplog.records if "closed" in one.getMessage()]
     assert len(told) == bool(held)
     if held:
@@ -148,14 +146,12 @@ def test_closing_names_at_most_ten_leases_it_ends(
         assert told[0].count("'n") == min(held, 10)
 
 
-def test_closing_ends_a_grant_that_is_between_two_leases(caplog: pytest.LogCaptureFixture) -> None:
+@virtual_single
+async def test_closing_ends_a_grant_that_is_between_two_leases(
+    on: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its key is deleted, and no lease is named that somebody held."""
     caplog.set_level(logging.WARNING, "asynclock")
-    virtual_single(_closed_between_two_leases)()
-    assert not [one for one in caplog.records if "closed" in one.getMessage()]
-
-
-async def _closed_between_two_leases(on: Nodes) -> None:
     first = await on.locks.lock("a").acquire()
     waiting = start(on.locks.lock("a").acquire())
     await until(lambda: on.locks.statistics().waiting)
@@ -165,6 +161,7 @@ async def _closed_between_two_leases(on: Nodes) -> None:
         await waiting
     assert on.locks.statistics().lost == 0
     assert on.nodes[0].keys.get(KEY) is None
+    assert not [one for one in caplog.records if "closed" in one.getMessage()]
 
 
 @virtual

@@ -16,24 +16,21 @@ WANTED = calls("strict", "reentrant_lock", "multi_lock", "one of two", "several"
 
 
 @pytest.mark.parametrize("kind", WANTED)
-def test_a_waiter_of_each_kind_says_since_when_it_waits(kind: str) -> None:
+@virtual
+async def test_a_waiter_of_each_kind_says_since_when_it_waits(on: Nodes, kind: str) -> None:
     wanted = WANTED[kind]
-
-    async def scenario(on: Nodes) -> None:
-        async with on.connect(label="theirs") as others:
-            holds = on.locks.rwlock("a").write().acquire() if kind == "read" else wanted(on.locks)
-            held = await holds
-            began = on.nodes[0].wall()
-            waiting = start(wanted(others))
-            await until(lambda: others.statistics().refused)
-            (shown,) = [one async for one in on.locks.inspect_all() if one.waiting]
-            (first,) = shown.waiting
-            assert (first.label, first.shared, first.slots > 0) == ("theirs", kind == "read", True)
-            assert first.since == pytest.approx(began, abs=0.1)
-            await call_off(waiting)
-            assert held
-
-    virtual(scenario)()
+    async with on.connect(label="theirs") as others:
+        holds = on.locks.rwlock("a").write().acquire() if kind == "read" else wanted(on.locks)
+        held = await holds
+        began = on.nodes[0].wall()
+        waiting = start(wanted(others))
+        await until(lambda: others.statistics().refused)
+        (shown,) = [one async for one in on.locks.inspect_all() if one.waiting]
+        (first,) = shown.waiting
+        assert (first.label, first.shared, first.slots > 0) == ("theirs", kind == "read", True)
+        assert first.since == pytest.approx(began, abs=0.1)
+        await call_off(waiting)
+        assert held
 
 
 @virtual

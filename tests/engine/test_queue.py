@@ -75,32 +75,30 @@ async def in_line(on: Nodes, count: int) -> AsyncIterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["lock", "election", "semaphore"])
-def test_a_release_wakes_one_waiter_and_processes_go_in_order(kind: str) -> None:
-    async def play(on: Nodes) -> None:
-        call, order = calls()[kind], list[int]()
+@virtual
+async def test_a_release_wakes_one_waiter_and_processes_go_in_order(on: Nodes, kind: str) -> None:
+    call, order = calls()[kind], list[int]()
 
-        async def turn(number: int, locks: asynclock.LockManager) -> None:
-            held = await call(locks)
-            order.append(number)
-            await asyncio.sleep(0.02)
-            await (held.resign() if kind == "election" else held.release())
+    async def turn(number: int, locks: asynclock.LockManager) -> None:
+        held = await call(locks)
+        order.append(number)
+        await asyncio.sleep(0.02)
+        await (held.resign() if kind == "election" else held.release())
 
-        async with AsyncExitStack() as stack:
-            others = [await stack.enter_async_context(on.connect()) for _ in range(10)]
-            held = await call(on.locks)
-            tasks = []
-            for number, locks in enumerate(others):
-                tasks.append(start(turn(number, locks)))
-                await refused(locks)
-            await asyncio.sleep(0.01)
-            before = sum(locks.statistics().attempts for locks in others)
-            await (held.resign() if kind == "election" else held.release())
-            await asyncio.gather(*tasks)
-            attempts = sum(locks.statistics().attempts for locks in others) - before
-            assert attempts == 10  # each asks once, when its turn has come
-            assert order == list(range(10))
-
-    virtual(play)()
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(on.connect()) for _ in range(10)]
+        held = await call(on.locks)
+        tasks = []
+        for number, locks in enumerate(others):
+            tasks.append(start(turn(number, locks)))
+            await refused(locks)
+        await asyncio.sleep(0.01)
+        before = sum(locks.statistics().attempts for locks in others)
+        await (held.resign() if kind == "election" else held.release())
+        await asyncio.gather(*tasks)
+        attempts = sum(locks.statistics().attempts for locks in others) - before
+        assert attempts == 10  # each asks once, when its turn has come
+        assert order == list(range(10))
 
 
 @asynccontextmanager

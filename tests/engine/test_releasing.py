@@ -39,19 +39,19 @@ KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 
 @pytest.mark.parametrize("left", ["by release", "by the end of the block"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_release_that_no_node_can_get_keeps_nobody_waiting(kind: str, left: str) -> None:
-    async def scenario(on: Nodes) -> None:
-        async def work() -> None:
-            async with KINDS[kind](on.locks) as lease:
-                on.kill()
-                await until(lambda: {one.state for one in on.locks.nodes()} == {"down"})
-                if left == "by release":
-                    assert await lease.release()
+@virtual
+async def test_a_release_that_no_node_can_get_keeps_nobody_waiting(
+    on: Nodes, kind: str, left: str
+) -> None:
+    async def work() -> None:
+        async with KINDS[kind](on.locks) as lease:
+            on.kill()
+            await until(lambda: {one.state for one in on.locks.nodes()} == {"down"})
+            if left == "by release":
+                assert await lease.release()
 
-        async with asyncio.timeout(20):
-            assert await takes(work()) <= NODE_TIMEOUT + AT_ONCE
-
-    virtual(scenario)()
+    async with asyncio.timeout(20):
+        assert await takes(work()) <= NODE_TIMEOUT + AT_ONCE
 
 
 @virtual

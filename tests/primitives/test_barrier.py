@@ -287,29 +287,26 @@ async def test_a_party_that_gives_up_in_an_outage_says_so_and_leaves_after_it(on
     assert await gone(on) < 2.0
 
 
-def test_a_party_that_is_cancelled_in_an_outage_leaves_after_it(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("outage", [3, 3 * TTL])
+@virtual
+async def test_a_party_that_is_cancelled_in_an_outage_leaves_after_it(
+    on: Nodes, outage: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That it could not leave is no error: it counts as crashed after one ttl anyway."""
-
-    async def play(on: Nodes, outage: float) -> None:
-        there = on.connect(node_timeout=0.3)
-        waiting = start(there.barrier("a", 2).wait())
-        await asyncio.sleep(0.5)
-        for node in on.nodes:
-            node.freeze()
-        began = now()
-        await call_off(waiting)
-        assert now() - began == pytest.approx(2 * 0.3, abs=0.01)
-        await asyncio.sleep(outage)
-        for node in on.nodes:
-            node.thaw()
-        assert await gone(on) < TTL / 2
-        assert not any("barrier" in task.get_name() for task in asyncio.all_tasks())
-        await there.aclose()
-
-    virtual(lambda on: play(on, 3))()
-    virtual(lambda on: play(on, 3 * TTL))()
+    there = on.connect(node_timeout=0.3)
+    waiting = start(there.barrier("a", 2).wait())
+    await asyncio.sleep(0.5)
+    for node in on.nodes:
+        node.freeze()
+    began = now()
+    await call_off(waiting)
+    assert now() - began == pytest.approx(2 * 0.3, abs=0.01)
+    await asyncio.sleep(outage)
+    for node in on.nodes:
+        node.thaw()
+    assert await gone(on) < TTL / 2
+    assert not any("barrier" in task.get_name() for task in asyncio.all_tasks())
+    await there.aclose()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

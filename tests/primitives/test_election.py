@@ -121,38 +121,34 @@ async def test_a_message_of_a_dead_holder_is_not_that_of_the_next_one(on: Nodes)
 
 
 @pytest.mark.parametrize("moment", ["waiting", "resuming"])
-def test_cancelled_at_each_await(moment: Any) -> None:
+@virtual
+async def test_cancelled_at_each_await(on: Nodes, moment: Any) -> None:
     """By then the message is published and the request made, or they are not; nothing stays."""
+    on.slow(0.01)
+    async with on.connect(label="boss") as others:
 
-    @virtual
-    async def test(on: Nodes) -> None:
-        on.slow(0.01)
-        async with on.connect(label="boss") as others:
+        async def ask(lease: asynclock.Lease) -> None:
+            assert await others.ask_back(lease.name)
+            assert await lease.wanted() == "boss"
 
-            async def ask(lease: asynclock.Lease) -> None:
-                assert await others.ask_back(lease.name)
-                assert await lease.wanted() == "boss"
-
-            works: list[Callable[[asynclock.Lease], Any]] = [
-                lambda lease: lease.publish("one"),
-                lambda lease: others.release_held(lease.name, owner=lease.owner),
-                ask,
-            ]
-            for kind, work in enumerate(works):
-                point, more = 0, True
-                while more:
-                    lease = await on.locks.lock(f"{kind}-{point}").acquire()
-                    more = await cancelled_at(work(lease), point, moment)
-                    await lease.release()
-                    point += 1
-                assert point > 1
-            assert not on.locks.leases()
-            assert not others.waits()
-            await asyncio.sleep(TTL + 1)
-            keys = [key for node in on.nodes for key in await node.command("KEYS", "*")]
-            assert [key for key in keys if not key.endswith((":#fence", ":#witness"))] == []
-
-    test()
+        works: list[Callable[[asynclock.Lease], Any]] = [
+            lambda lease: lease.publish("one"),
+            lambda lease: others.release_held(lease.name, owner=lease.owner),
+            ask,
+        ]
+        for kind, work in enumerate(works):
+            point, more = 0, True
+            while more:
+                lease = await on.locks.lock(f"{kind}-{point}").acquire()
+                more = await cancelled_at(work(lease), point, moment)
+                await lease.release()
+                point += 1
+            assert point > 1
+        assert not on.locks.leases()
+        assert not others.waits()
+        await asyncio.sleep(TTL + 1)
+        keys = [key for node in on.nodes for key in await node.command("KEYS", "*")]
+        assert [key for key in keys if not key.endswith((":#fence", ":#witness"))] == []
 
 
 @virtual

@@ -31,7 +31,8 @@ async def held_by_another(on: Nodes) -> AsyncIterator[tuple[asynclock.LockManage
         yield others, await others.fair_lock("a").acquire()
 
 
-def test_first_come_first_served() -> None:
+@virtual
+async def test_first_come_first_served(on: Nodes) -> None:
     """Each asks once when it is woken; at most some ask by themselves, once a second."""
     order: list[int] = []
     fences: list[int] = []
@@ -41,24 +42,20 @@ def test_first_come_first_served() -> None:
             order.append(number)
             fences.append(lease.fence)
 
-    @virtual
-    async def play(on: Nodes) -> None:
-        async with held_by_another(on) as (there, holder), on.connect() as far:
-            tasks = []
-            for number in range(12):
-                tasks.append(start(work((on.locks, there, far)[number % 3], number)))
-                assert await queued(on, number + 1)
-            assert await on.locks.fair_lock("a").try_acquire() is None
-            await asyncio.sleep(TTL / 2)
-            assert await queued(on, 12), "all have said that they are still there"
-            await holder.release()
-            await asyncio.gather(*tasks)
-            assert order == [*range(12)]
-            assert fences == sorted(set(fences))
-            await asyncio.sleep(0.01)
-            assert await on.nodes[0].command("KEYS", "asynclock:a*") == ["asynclock:a:#fair:#fence"]
-
-    play()
+    async with held_by_another(on) as (there, holder), on.connect() as far:
+        tasks = []
+        for number in range(12):
+            tasks.append(start(work((on.locks, there, far)[number % 3], number)))
+            assert await queued(on, number + 1)
+        assert await on.locks.fair_lock("a").try_acquire() is None
+        await asyncio.sleep(TTL / 2)
+        assert await queued(on, 12), "all have said that they are still there"
+        await holder.release()
+        await asyncio.gather(*tasks)
+        assert order == [*range(12)]
+        assert fences == sorted(set(fences))
+        await asyncio.sleep(0.01)
+        assert await on.nodes[0].command("KEYS", "asynclock:a*") == ["asynclock:a:#fair:#fence"]
 
 
 @virtual_single

@@ -166,18 +166,15 @@ async def test_a_holder_that_dies_before_its_record(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("gone", ["DEL", "FLUSHALL"])
-def test_a_run_that_lost_its_lease_keeps_nothing(gone: str) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        with pytest.raises(asynclock.LeaseLostError):
-            async with on.locks.once("a") as run:
-                for node in on.nodes:
-                    await node.command(*(gone, "asynclock:a")[: 1 + (gone == "DEL")])
-                run.finish("lost")
-        assert (run.done, run.result) == (False, None)
-        assert await look(on) == (False, None)
-
-    test()
+@virtual
+async def test_a_run_that_lost_its_lease_keeps_nothing(on: Nodes, gone: str) -> None:
+    with pytest.raises(asynclock.LeaseLostError):
+        async with on.locks.once("a") as run:
+            for node in on.nodes:
+                await node.command(*(gone, "asynclock:a")[: 1 + (gone == "DEL")])
+            run.finish("lost")
+    assert (run.done, run.result) == (False, None)
+    assert await look(on) == (False, None)
 
 
 @virtual
@@ -206,116 +203,104 @@ async def test_a_late_result_never_takes_the_place_of_a_later_run(on: Nodes) -> 
 
 @pytest.mark.parametrize("kept", [(), ("json", "later")])
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_run_never_takes_the_place_of_a_later_one(kept: tuple[str, ...], *, begun: bool) -> None:
+@virtual
+async def test_a_run_never_takes_the_place_of_a_later_one(
+    on: Nodes, kept: tuple[str, ...], *, begun: bool
+) -> None:
     """As if its lease had ended while its request, which may be a claim, was on the way."""
 
-    @virtual
-    async def test(on: Nodes) -> None:
-        async def later() -> None:
-            for node in on.nodes:
-                number = int(node.wall() * 1e6)
-                fields = ("promised", number, "by", "x", "accepted", number)
-                record = json.dumps([number * 2, "later", *kept])
-                await node.command("HSET", RECORD, *fields, "value", record)
-
-        if kept and not begun:
-            await later()
-            assert await do(on.locks, "late") == (False, "later")
-            return
-        with pytest.raises(asynclock.LeaseLostError, match="a later run has begun"):
-            await (asyncio.sleep(0) if begun else later())
-            async with on.locks.once("a") as run:
-                assert begun, "a late claim is refused"
-                await later()
-                run.finish("late")
+    async def later() -> None:
         for node in on.nodes:
-            (value,) = await node.command("HMGET", RECORD, "value")
-            assert json.loads(value)[1:] == ["later", *kept]
-        await asyncio.sleep(1)  # the lease of a refused call is released without a wait
-        assert not await left(on.nodes)
+            number = int(node.wall() * 1e6)
+            fields = ("promised", number, "by", "x", "accepted", number)
+            record = json.dumps([number * 2, "later", *kept])
+            await node.command("HSET", RECORD, *fields, "value", record)
 
-    test()
+    if kept and not begun:
+        await later()
+        assert await do(on.locks, "late") == (False, "later")
+        return
+    with pytest.raises(asynclock.LeaseLostError, match="a later run has begun"):
+        await (asyncio.sleep(0) if begun else later())
+        async with on.locks.once("a") as run:
+            assert begun, "a late claim is refused"
+            await later()
+            run.finish("late")
+    for node in on.nodes:
+        (value,) = await node.command("HMGET", RECORD, "value")
+        assert json.loads(value)[1:] == ["later", *kept]
+    await asyncio.sleep(1)  # the lease of a refused call is released without a wait
+    assert not await left(on.nodes)
 
 
 @pytest.mark.parametrize("node", [0, 2])
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_result_on_a_minority_is_kept_by_all_or_by_nobody(node: int, *, seen: bool) -> None:
+@virtual
+async def test_a_result_on_a_minority_is_kept_by_all_or_by_nobody(
+    on: Nodes, node: int, *, seen: bool
+) -> None:
     """A holder died after one node had its result. The next run reads it there, or overrules it."""
-
-    @virtual
-    async def test(on: Nodes) -> None:
-        number = int(on.nodes[node].wall() * 1e6)
-        fields = ("promised", number, "by", "x", "accepted", number)
-        record = ("value", '[7, "dead", "json", "first"]')
-        await on.nodes[node].command("HSET", RECORD, *fields, *record)
-        for way in on.ways:  # the others decide among themselves
-            way.seconds = 0.0 if seen or way is not on.ways[node] else 0.9
-        ours, kept = await do(on.locks, "second")
-        assert (ours, kept) in ((True, "second"), (False, "first"))
-        on.slow(0.0)
-        for way in on.ways:
-            way.go_mute()
-        for _ in range(3):
-            assert await do(on.locks, "third", timeout=3 * TTL) == (False, kept)
-
-    test()
+    number = int(on.nodes[node].wall() * 1e6)
+    fields = ("promised", number, "by", "x", "accepted", number)
+    record = ("value", '[7, "dead", "json", "first"]')
+    await on.nodes[node].command("HSET", RECORD, *fields, *record)
+    for way in on.ways:  # the others decide among themselves
+        way.seconds = 0.0 if seen or way is not on.ways[node] else 0.9
+    ours, kept = await do(on.locks, "second")
+    assert (ours, kept) in ((True, "second"), (False, "first"))
+    on.slow(0.0)
+    for way in on.ways:
+        way.go_mute()
+    for _ in range(3):
+        assert await do(on.locks, "third", timeout=3 * TTL) == (False, kept)
 
 
 @pytest.mark.parametrize("down", [1, 2])
-def test_nodes_that_die_while_it_runs(down: int) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        expected = (
-            contextlib.nullcontext()
-            if down == 1
-            else pytest.raises((asynclock.LeaseLostError, asynclock.QuorumUnavailableError))
-        )
-        began = now()
-        with expected:
-            async with on.locks.once("a") as run:
-                for node in on.nodes[:down]:
-                    node.kill()
-                run.finish("done")
-        assert now() - began <= TTL + 2
-        for node in on.nodes[:down]:
-            node.restart(keep_data=True)
-        assert run.done is (down == 1)
-        await asyncio.sleep(longest_outage(TTL))
-        assert await look(on) == (run.done, run.result)
-
-    test()
+@virtual
+async def test_nodes_that_die_while_it_runs(on: Nodes, down: int) -> None:
+    expected = (
+        contextlib.nullcontext()
+        if down == 1
+        else pytest.raises((asynclock.LeaseLostError, asynclock.QuorumUnavailableError))
+    )
+    began = now()
+    with expected:
+        async with on.locks.once("a") as run:
+            for node in on.nodes[:down]:
+                node.kill()
+            run.finish("done")
+    assert now() - began <= TTL + 2
+    for node in on.nodes[:down]:
+        node.restart(keep_data=True)
+    assert run.done is (down == 1)
+    await asyncio.sleep(longest_outage(TTL))
+    assert await look(on) == (run.done, run.result)
 
 
 @pytest.mark.parametrize("moment", ["waiting", "resuming"])
-def test_cancelled_at_each_await(moment: Any) -> None:
+@virtual
+async def test_cancelled_at_each_await(on: Nodes, moment: Any) -> None:
     """Before `finish` nothing is kept; after it the result is, however often it is cancelled."""
+    on.slow(0.01)
+    finished: list[int] = []
 
-    @virtual
-    async def test(on: Nodes) -> None:
-        on.slow(0.01)
-        finished: list[int] = []
+    async def work(point: int) -> None:
+        async with on.locks.once(f"a{point}") as run:
+            assert not run.done
+            run.finish(point)
+            finished.append(point)
 
-        async def work(point: int) -> None:
-            async with on.locks.once(f"a{point}") as run:
-                assert not run.done
-                run.finish(point)
-                finished.append(point)
-
-        point = 0
-        while await cancelled_at(work(point), point, moment):
-            point += 1
-        assert 2 < len(finished) < point
-        await until(lambda: not on.locks.leases())
-        for each in range(point + 1):
-            async with on.locks.once(f"a{each}", timeout=1) as run:
-                assert (run.done, run.result) == (
-                    (True, each) if each in finished else (False, None)
-                )
-        async with on.connect() as others:
-            await others.ready()
-        assert not await left(on.nodes)
-
-    test()
+    point = 0
+    while await cancelled_at(work(point), point, moment):
+        point += 1
+    assert 2 < len(finished) < point
+    await until(lambda: not on.locks.leases())
+    for each in range(point + 1):
+        async with on.locks.once(f"a{each}", timeout=1) as run:
+            assert (run.done, run.result) == ((True, each) if each in finished else (False, None))
+    async with on.connect() as others:
+        await others.ready()
+    assert not await left(on.nodes)
 
 
 @virtual

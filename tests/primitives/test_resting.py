@@ -30,19 +30,16 @@ async def test_a_holder_and_a_node_that_die(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("moment", ["waiting", "resuming"])
-def test_cancelled_at_each_await(moment: Any) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        on.slow(0.01)
-        point = 0
-        while True:
-            lease = await on.locks.lock(f"a{point}", at_least=60).acquire()
-            if not await cancelled_at(lease.release(), point, moment):
-                break
-            assert (await on.locks.inspect(f"a{point}")).rests
-            point += 1
-        assert point
-        await asyncio.sleep(60)
-        assert not await left(on.nodes)
-
-    test()
+@virtual
+async def test_cancelled_at_each_await(on: Nodes, moment: Any) -> None:
+    on.slow(0.01)
+    point = 0
+    while True:
+        lease = await on.locks.lock(f"a{point}", at_least=60).acquire()
+        if not await cancelled_at(lease.release(), point, moment):
+            break
+        assert (await on.locks.inspect(f"a{point}")).rests
+        point += 1
+    assert point
+    await asyncio.sleep(60)
+    assert not await left(on.nodes)

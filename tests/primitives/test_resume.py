@@ -110,38 +110,35 @@ async def test_an_outage_detaches_nothing(on: Nodes) -> None:
 
 
 @pytest.mark.parametrize("moment", ["waiting", "resuming"])
-def test_cancelled_at_each_await(moment: Any) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        on.slow(0.01)
+@virtual
+async def test_cancelled_at_each_await(on: Nodes, moment: Any) -> None:
+    on.slow(0.01)
 
-        async def detach(lease: asynclock.Lease) -> None:
-            await lease.detach()
+    async def detach(lease: asynclock.Lease) -> None:
+        await lease.detach()
 
-        async def resume(ticket: bytes) -> None:
-            await (await on.locks.resume(ticket)).release()
+    async def resume(ticket: bytes) -> None:
+        await (await on.locks.resume(ticket)).release()
 
-        point = 0
-        while True:
-            lease = await on.locks.lock(f"a{point}").acquire()
-            if not await cancelled_at(detach(lease), point, moment):
-                break
-            assert await lease.check()
-            assert await lease.release()
-            point += 1
-        assert point
-        point = 0
-        while True:
-            _, ticket = await detached(on, f"b{point}")
-            if not await cancelled_at(resume(ticket), point, moment):
-                break
-            point += 1
-        assert point
-        assert not on.locks.leases()
-        await asyncio.sleep(TTL + 0.1)
-        assert not await left(on.nodes)
-
-    test()
+    point = 0
+    while True:
+        lease = await on.locks.lock(f"a{point}").acquire()
+        if not await cancelled_at(detach(lease), point, moment):
+            break
+        assert await lease.check()
+        assert await lease.release()
+        point += 1
+    assert point
+    point = 0
+    while True:
+        _, ticket = await detached(on, f"b{point}")
+        if not await cancelled_at(resume(ticket), point, moment):
+            break
+        point += 1
+    assert point
+    assert not on.locks.leases()
+    await asyncio.sleep(TTL + 0.1)
+    assert not await left(on.nodes)
 
 
 @virtual

@@ -351,18 +351,14 @@ async def test_a_latch_with_another_count_is_another_programs(on: Nodes) -> None
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1001, 1.5, True, "1", None])
-def test_a_wrong_count_or_step_is_refused(wrong: Any) -> None:
+@virtual_single
+async def test_a_wrong_count_or_step_is_refused(on: Nodes, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^count must"):
-        asynclock.connect("memory://a").latch("l", wrong)
-
-    @virtual_single
-    async def step(on: Nodes) -> None:
-        with pytest.raises(ConfigurationError, match=r"^by must"):
-            await on.locks.latch("l", 3).count_down(wrong)
-        assert await on.locks.latch("l", 3).remaining() == 3
-        assert await on.locks.latch("l", 1000).count_down(1000) == 0
-
-    step()
+        on.locks.latch("l", wrong)
+    with pytest.raises(ConfigurationError, match=r"^by must"):
+        await on.locks.latch("l", 3).count_down(wrong)
+    assert await on.locks.latch("l", 3).remaining() == 3
+    assert await on.locks.latch("l", 1000).count_down(1000) == 0
 
 
 # ---- what another library deletes ----------------------------------------------------------------

@@ -57,32 +57,26 @@ async def took(made: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_each_kind_waits_for_as_long_as_it_was_made_for(kind: str) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        async with on.connect() as others:
-            holder = {"read": "write", "synchronized": "lock"}.get(kind, kind)
-            held = await took(MAKERS[holder](others))
-            began = now()
-            with pytest.raises(asynclock.AcquireTimeoutError):
-                async with asyncio.timeout(60):
-                    await took(MAKERS[kind](on.locks, timeout=2.0))
-            assert now() - began == pytest.approx(2.0)
-            assert held.held
-
-    test()
+@virtual
+async def test_each_kind_waits_for_as_long_as_it_was_made_for(on: Nodes, kind: str) -> None:
+    async with on.connect() as others:
+        holder = {"read": "write", "synchronized": "lock"}.get(kind, kind)
+        held = await took(MAKERS[holder](others))
+        began = now()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            async with asyncio.timeout(60):
+                await took(MAKERS[kind](on.locks, timeout=2.0))
+        assert now() - began == pytest.approx(2.0)
+        assert held.held
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "election"])
-def test_each_kind_is_held_for_the_ttl_that_it_was_made_with(kind: str) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        lease = await took(MAKERS[kind](on.locks, ttl=TTL / 2))
-        assert lease.ttl == TTL / 2
-        if kind != "synchronized":  # after its function it is released
-            assert TTL * 0.45 < lease.remaining() < TTL * 0.5
-
-    test()
+@virtual
+async def test_each_kind_is_held_for_the_ttl_that_it_was_made_with(on: Nodes, kind: str) -> None:
+    lease = await took(MAKERS[kind](on.locks, ttl=TTL / 2))
+    assert lease.ttl == TTL / 2
+    if kind != "synchronized":  # after its function it is released
+        assert TTL * 0.45 < lease.remaining() < TTL * 0.5
 
 
 @virtual
@@ -98,15 +92,12 @@ async def test_a_leader_that_is_gone_is_missed_for_the_ttl_of_its_election(on: N
 @pytest.mark.parametrize(
     ("kind", "call"), [("event", "set"), ("latch", "count_down"), ("barrier", "wait")]
 )
-def test_how_long_shared_state_is_kept(kind: str, call: str) -> None:
-    @virtual
-    async def test(on: Nodes) -> None:
-        count = () if kind == "event" else (1,)
-        await getattr(getattr(on.locks, kind)("shared", *count, keep=40.0), call)()
-        (key,) = await on.nodes[0].command("KEYS", "*shared*")
-        assert 35_000 < await on.nodes[0].command("PTTL", key) <= 45_000
-
-    test()
+@virtual
+async def test_how_long_shared_state_is_kept(on: Nodes, kind: str, call: str) -> None:
+    count = () if kind == "event" else (1,)
+    await getattr(getattr(on.locks, kind)("shared", *count, keep=40.0), call)()
+    (key,) = await on.nodes[0].command("KEYS", "*shared*")
+    assert 35_000 < await on.nodes[0].command("PTTL", key) <= 45_000
 
 
 # ---- settings of `connect` -----------------------------------------------------------------------
