@@ -17,6 +17,7 @@ from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import Nodes, Way
 from tests.tables import inside
 from tests.tables.inside import now
+from tests.waiting import in_virtual_time
 
 NODE_TIMEOUT = 0.4
 SETTINGS: dict[str, Any] = {"restart_guard": False, "node_timeout": NODE_TIMEOUT}
@@ -198,8 +199,11 @@ async def two(size: int, *, seed: int, far: bool) -> AsyncIterator[tuple[Locks, 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, size: int) -> None:
-    async def play(seed: int) -> None:
+@in_virtual_time
+async def test_a_name_that_somebody_has_is_refused_after_one_round_trip(
+    kind: str, size: int
+) -> None:
+    for seed in range(SEEDS.get(kind, 1)):
         async with two(size, seed=seed, far=True) as (holder, locks):
             held = [await KINDS[kind][1](holder, 0) for _ in range(KINDS[kind][0])]
             began = now()
@@ -215,9 +219,6 @@ def test_a_name_that_somebody_has_is_refused_after_one_round_trip(kind: str, siz
             assert now() - began <= trips * trip + 0.001
             assert all(held)
 
-    for seed in range(SEEDS.get(kind, 1)):
-        run_virtual(play(seed))
-
 
 SEEDS = {"two permits": 4, "several permits": 8}
 """The number of plays where it is drawn which slot is asked for first."""
@@ -231,18 +232,15 @@ at_once = pytest.mark.parametrize("call", AT_ONCE)
 @at_once
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize(("size", "permits"), [(1, 2), (3, 2), (5, 2), (1, 200)])
-def test_a_try_for_a_taken_slot_has_the_time_to_take_the_free_one(
+@in_virtual_time
+async def test_a_try_for_a_taken_slot_has_the_time_to_take_the_free_one(
     size: int, permits: int, call: str, *, far: bool
 ) -> None:
     """Of 200 slots one refusal reports on 64 only."""
-
-    async def play(seed: int) -> None:
+    for seed in range(6 if permits == 2 else 2):
         async with two(size, seed=seed, far=far) as (holder, locks):
             assert await holder.semaphore("a", permits).several(permits - 1).try_acquire()
             assert await AT_ONCE[call](locks.semaphore("a", permits))
-
-    for seed in range(6 if permits == 2 else 2):
-        run_virtual(play(seed))
 
 
 @at_once
@@ -261,21 +259,22 @@ def test_two_that_ask_for_the_same_slot_both_get_one(call: str) -> None:
 
 
 @at_once
-def test_tasks_of_one_process_that_try_at_once_get_all_permits(call: str) -> None:
-    async def play() -> None:
-        async with two(3, seed=0, far=True) as (_, locks):
-            calls = [AT_ONCE[call](locks.semaphore("a", 3)) for _ in range(4)]
-            found = await asyncio.gather(*calls, return_exceptions=True)
-            assert sum(isinstance(one, asynclock.Lease) for one in found) == 3
-
-    run_virtual(play())
+@in_virtual_time
+async def test_tasks_of_one_process_that_try_at_once_get_all_permits(call: str) -> None:
+    async with two(3, seed=0, far=True) as (_, locks):
+        calls = [AT_ONCE[call](locks.semaphore("a", 3)) for _ in range(4)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(one, asynclock.Lease) for one in found) == 3
 
 
 @at_once
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("permits", [3, 12])
-def test_several_free_permits_are_taken_from_afar(permits: int, taken: int, call: str) -> None:
-    async def play(seed: int) -> None:
+@in_virtual_time
+async def test_several_free_permits_are_taken_from_afar(
+    permits: int, taken: int, call: str
+) -> None:
+    for seed in range(4):
         async with two(3, seed=seed, far=True) as (holder, locks):
             for _ in range(taken):
                 assert await holder.semaphore("a", permits + taken).try_acquire()
@@ -286,6 +285,3 @@ def test_several_free_permits_are_taken_from_afar(permits: int, taken: int, call
             assert len(lease.fences) == permits
             if not taken:  # one round trip for each, and two for the turn to collect them
                 assert now() - began <= (permits + 2) * 2 * FAR + 0.001
-
-    for seed in range(4):
-        run_virtual(play(seed))

@@ -13,7 +13,7 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.testing import run_virtual
+from tests.waiting import in_virtual_time
 
 MADE_BY = {
     "LockManager": "connect(...)",
@@ -174,15 +174,13 @@ async def entered(lock: Any) -> None:
         pass
 
 
-def test_a_side_of_a_read_write_lock_has_a_timeout_of_its_own() -> None:
-    async def scenario() -> None:
-        async with asynclock.connect("memory://sides") as locks:
-            rwlock = locks.rwlock("r", timeout=60)
-            async with rwlock.write(timeout=0):
-                started = asyncio.get_running_loop().time()
-                other = locks.rwlock("r").read(timeout=0)
-                with pytest.raises(asynclock.NotAcquiredError):
-                    await asyncio.create_task(entered(other))
-                assert asyncio.get_running_loop().time() - started < 1
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_a_side_of_a_read_write_lock_has_a_timeout_of_its_own() -> None:
+    async with asynclock.connect("memory://sides") as locks:
+        rwlock = locks.rwlock("r", timeout=60)
+        async with rwlock.write(timeout=0):
+            started = asyncio.get_running_loop().time()
+            other = locks.rwlock("r").read(timeout=0)
+            with pytest.raises(asynclock.NotAcquiredError):
+                await asyncio.create_task(entered(other))
+            assert asyncio.get_running_loop().time() - started < 1

@@ -9,7 +9,8 @@ import pytest
 
 import asynclock
 from asynclock import blocking
-from asynclock.testing import LocalServer, Quorum, run_virtual
+from asynclock.testing import LocalServer, Quorum
+from tests.waiting import in_virtual_time
 
 SECRET = "redis://user:hush@localhost"
 
@@ -38,21 +39,19 @@ def test_every_object_shows_its_name() -> None:
     assert {repr(one): one.name for one in shown.values()} == dict.fromkeys(shown, "a")
 
 
-def test_leases_and_terms_show_whether_they_are_held() -> None:
-    async def scenario() -> None:
-        async with asynclock.connect("memory://") as locks:
-            async with locks.election("e").campaign("me") as term:
-                assert repr(term) == f"<Term {term.number} of 'e' held=True>"
-                assert term.task is not None
-            assert repr(term) == f"<Term {term.number} of 'e' held=False>"
-            assert term.task is None
-            async with locks.reentrant_lock("r") as lease:
-                inner = repr(lease).removeprefix("<ReentrantLease of ").removesuffix(">")
-                assert inner.startswith("<Lease 'r'")
-            async with locks.multi_lock("m", "n", ttl=7) as both:
-                assert both.ttl == 7
-
-    run_virtual(scenario())
+@in_virtual_time
+async def test_leases_and_terms_show_whether_they_are_held() -> None:
+    async with asynclock.connect("memory://") as locks:
+        async with locks.election("e").campaign("me") as term:
+            assert repr(term) == f"<Term {term.number} of 'e' held=True>"
+            assert term.task is not None
+        assert repr(term) == f"<Term {term.number} of 'e' held=False>"
+        assert term.task is None
+        async with locks.reentrant_lock("r") as lease:
+            inner = repr(lease).removeprefix("<ReentrantLease of ").removesuffix(">")
+            assert inner.startswith("<Lease 'r'")
+        async with locks.multi_lock("m", "n", ttl=7) as both:
+            assert both.ttl == 7
 
 
 def test_the_objects_for_threads_show_that_they_block() -> None:
