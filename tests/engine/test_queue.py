@@ -12,7 +12,6 @@ import pytest
 
 import asynclock
 from asynclock.events import Lost
-from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.batches import listen, teach
 from tests.engine.kinds import calls
@@ -30,7 +29,7 @@ from tests.engine.virtual_nodes import (
     virtual_single,
 )
 from tests.tables.inside import chance, loses_pushes, names_in_use, now
-from tests.waiting import go_through, until
+from tests.waiting import go_through, in_virtual_time, until
 
 AT_ONCE = 0.05
 QUEUE = KEY + b":#queue"
@@ -461,70 +460,65 @@ async def test_a_refusal_at_a_free_slot_names_the_waiter_that_it_is_left_to(on: 
     assert await node.command("GET", f"{waiters}:#waiter") == "go"
 
 
-def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
-    async def play() -> None:
-        on = old("abcde")
-        order: list[int] = []
+@in_virtual_time
+async def test_no_fair_lock_overtakes_on_five_nodes_one_dead_one_frozen() -> None:
+    on = old("abcde")
+    order: list[int] = []
 
-        async def wait(number: int, locks: asynclock.LockManager) -> None:
-            async with locks.fair_lock("f"):
-                order.append(number)
-                await asyncio.sleep(0.01)
+    async def wait(number: int, locks: asynclock.LockManager) -> None:
+        async with locks.fair_lock("f"):
+            order.append(number)
+            await asyncio.sleep(0.01)
 
-        async with AsyncExitStack() as stack:
-            processes = [await stack.enter_async_context(on.connect()) for _ in range(8)]
-            for locks in processes:
-                await go_through(locks.lock("warm"))
-            holder = await processes[0].fair_lock("f").acquire()
-            on.nodes[1].kill()
-            on.nodes[3].freeze()
-            tasks = []
-            for number in range(40):
-                locks = processes[number % 8]
-                tasks.append(asyncio.create_task(wait(number, locks)))
-                await refused(locks)
-                await asyncio.sleep(0.02)
-            await holder.release()
-            await asyncio.gather(*tasks)
-        assert order == list(range(40))
-
-    run_virtual(play())
+    async with AsyncExitStack() as stack:
+        processes = [await stack.enter_async_context(on.connect()) for _ in range(8)]
+        for locks in processes:
+            await go_through(locks.lock("warm"))
+        holder = await processes[0].fair_lock("f").acquire()
+        on.nodes[1].kill()
+        on.nodes[3].freeze()
+        tasks = []
+        for number in range(40):
+            locks = processes[number % 8]
+            tasks.append(asyncio.create_task(wait(number, locks)))
+            await refused(locks)
+            await asyncio.sleep(0.02)
+        await holder.release()
+        await asyncio.gather(*tasks)
+    assert order == list(range(40))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int) -> None:
+@in_virtual_time
+async def test_tasks_that_ask_at_once_go_in_order_where_just_a_quorum_is_up(seed: int) -> None:
     """The first refusal decides a vote there, and tickets need the numbers of all three nodes."""
     bodies: list[tuple[float, float]] = []
+    dice = random.Random(seed)
+    on = old("abcde")
 
-    async def play() -> None:
-        dice = random.Random(seed)
-        on = old("abcde")
+    async def jitter() -> None:
+        while True:
+            for way in on.ways:
+                way.seconds = dice.choice((0.0001, 0.0003, 0.001, 0.003))
+            await asyncio.sleep(dice.uniform(0.0005, 0.004))
 
-        async def jitter() -> None:
-            while True:
-                for way in on.ways:
-                    way.seconds = dice.choice((0.0001, 0.0003, 0.001, 0.003))
-                await asyncio.sleep(dice.uniform(0.0005, 0.004))
+    async def work(locks: asynclock.LockManager) -> None:
+        await asyncio.sleep(dice.choice((0.0, 0.001, 0.003)))
+        while (asked := now()) < end:
+            async with locks.fair_lock("f"):
+                bodies.append((asked, now()))
+                await asyncio.sleep(0.002)
 
-        async def work(locks: asynclock.LockManager) -> None:
-            await asyncio.sleep(dice.choice((0.0, 0.001, 0.003)))
-            while (asked := now()) < end:
-                async with locks.fair_lock("f"):
-                    bodies.append((asked, now()))
-                    await asyncio.sleep(0.002)
-
-        async with AsyncExitStack() as stack:
-            processes = [
-                await stack.enter_async_context(on.connect(node_timeout=0.25)) for _ in range(8)
-            ]
-            on.nodes[3].kill()
-            on.nodes[4].freeze()
-            shaking = asyncio.create_task(jitter())
-            end = now() + 1.0
-            await asyncio.gather(*(work(locks) for locks in processes for _ in range(10)))
-            shaking.cancel()
-
-    run_virtual(play())
+    async with AsyncExitStack() as stack:
+        processes = [
+            await stack.enter_async_context(on.connect(node_timeout=0.25)) for _ in range(8)
+        ]
+        on.nodes[3].kill()
+        on.nodes[4].freeze()
+        shaking = asyncio.create_task(jitter())
+        end = now() + 1.0
+        await asyncio.gather(*(work(locks) for locks in processes for _ in range(10)))
+        shaking.cancel()
     for place, (asked, _) in enumerate(bodies):
         assert not [one for one in bodies[:place] if one[0] > asked + 0.1]
     assert max(began - asked for asked, began in bodies) < 1.0

@@ -25,13 +25,13 @@ from tests.waiting import go_through
 D = quarantine(TTL)
 
 
-def fresh(scenario: Callable[[Nodes], Coroutine[Any, Any, None]]) -> Any:
+def fresh(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Any:
     """Make a test that plays `scenario` on three nodes that started this moment."""
 
-    async def play(_given: Any) -> None:
+    async def play(given: dict[str, Any]) -> None:
         on = Nodes()
         async with on.connect() as on.locks:
-            await scenario(on)
+            await scenario(on, **given)
 
     return as_test(scenario, play)
 
@@ -57,14 +57,12 @@ CALLS: dict[str, Callable[[asynclock.LockManager], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_quarantine_longer_than_the_timeout_fails_at_once(call: str) -> None:
-    async def scenario(on: Nodes) -> None:
-        took, error = await failing(CALLS[call](on.locks))
-        assert took < NODE_TIMEOUT
-        assert error.retry_after == pytest.approx(D, abs=0.1)
-        assert all("votes in 10.1 s" in cause for cause in error.nodes.values()), error
-
-    fresh(scenario)()
+@fresh
+async def test_a_quarantine_longer_than_the_timeout_fails_at_once(on: Nodes, call: str) -> None:
+    took, error = await failing(CALLS[call](on.locks))
+    assert took < NODE_TIMEOUT
+    assert error.retry_after == pytest.approx(D, abs=0.1)
+    assert all("votes in 10.1 s" in cause for cause in error.nodes.values()), error
 
 
 @fresh

@@ -37,9 +37,7 @@ async def test_a_timeout_counts_from_the_call(on: Nodes, kind: str) -> None:
         await call
 
 
-# one lock object, several tasks
-
-
+# ---- one lock object, several tasks --------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["one of two", "read"])
 @virtual_single
 async def test_leaving_what_one_has_not_entered_touches_nothing(on: Nodes, kind: str) -> None:
@@ -65,9 +63,7 @@ async def test_leaving_what_one_has_not_entered_touches_nothing(on: Nodes, kind:
     assert on.locks.leases() == ()
 
 
-# dispatcher and workers
-
-
+# ---- dispatcher and workers ----------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["lock", "multi_lock"])
 @virtual_single
 async def test_one_task_acquires_and_others_release(on: Nodes, kind: str) -> None:
@@ -124,9 +120,7 @@ async def test_readers_of_one_process_that_want_to_write(on: Nodes) -> None:
             pass
 
 
-# a body that moves to another task
-
-
+# ---- a body that moves to another task -----------------------------------------------------------
 @pytest.mark.parametrize("kind", LOCKS)
 @virtual_single
 async def test_a_loss_ends_the_task_that_the_body_has_moved_to(on: Nodes, kind: str) -> None:
@@ -225,9 +219,7 @@ async def test_an_adopted_reentrant_hold_may_be_taken_again_there(on: Nodes) -> 
     await entered.__aexit__(None, None, None)
 
 
-# another thread's event loop
-
-
+# ---- another thread's event loop -----------------------------------------------------------------
 @pytest.mark.parametrize("kind", [*LOCKS, "inherited"])
 async def test_another_loop_can_do_nothing_with_a_lease(kind: str) -> None:
     """Not even adopt it: a loss could not end a body there. What is refused counts no hold."""
@@ -292,9 +284,7 @@ async def test_an_ended_hold_is_known_as_lost_in_any_loop() -> None:
         await asyncio.to_thread(asyncio.run, lease.wait_lost())
 
 
-# names that look alike
-
-
+# ---- names that look alike -----------------------------------------------------------------------
 @virtual_single
 async def test_a_name_is_not_taken_for_several(on: Nodes) -> None:
     locks = on.locks

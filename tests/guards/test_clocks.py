@@ -26,8 +26,6 @@ async def test_a_jump_is_seen_without_traffic(seasoned: Prepare, connect: Connec
 
 
 # To a client it looks the same when its own clock stands still: all nodes seem to jump forward.
-
-
 @pytest.mark.parametrize(("jump", "times"), [(20.0, 1), (0.4, 3), (0.01, 20)])
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("names", ["a", "abc", "abcde"])

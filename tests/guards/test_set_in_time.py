@@ -67,8 +67,6 @@ async def use(locks: asynclock.LockManager, timeout: float = 5.0) -> None:
 
 # ---- acquires that a change meets ----------------------------------------------------------------
 # One node is silent, and each message takes a moment, so that each change meets acquires under way.
-
-
 class Traffic:
     """Clients that lock and release all the time, and how long each acquire took."""
 

@@ -44,8 +44,6 @@ SEVERAL, STATES = (multi.SCRIPT,), (register.SCRIPT,)
 
 
 # ---- how to break something --------------------------------------------------------------------
-
-
 def swap(owner: Any, name: str, replace: Callable[[Any], Any]) -> Break:
     """Let what `replace` makes of it take the place of a function, an attribute or a constant."""
 
@@ -118,8 +116,6 @@ def told(statement: str, scripts: Sequence[Script] = LOCK) -> Break:
 
 
 # ---- what takes the place of a function --------------------------------------------------------
-
-
 def nothing(_: Any) -> Any:
     """Make a function that does nothing."""
     return lambda *_args, **_options: None

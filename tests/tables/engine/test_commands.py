@@ -58,9 +58,7 @@ def test_specs_are_kept_by_prefix_and_name() -> None:
     assert lock.spec("one:", "a") is not kept, "their number is bounded"
 
 
-# commands for several names
-
-
+# ---- commands for several names ------------------------------------------------------------------
 @pytest.mark.parametrize("waits", [(), (2000,), (2000, "t", 0, 1)])
 def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
     """As they would be sent alone, byte by byte."""
