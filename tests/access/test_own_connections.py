@@ -61,7 +61,7 @@ async def test_a_tunnel_is_used_for_each_connection(server: LocalServer, connect
     assert "user=app" not in await server.command("CLIENT", "LIST")
 
 
-async def test_a_tunnel_leads_to_the_primary_that_sentinels_name(
+async def test_a_tunnel_leads_to_the_sentinels_primary(
     server: LocalServer, connect: Connect
 ) -> None:
     reached = []
@@ -101,9 +101,7 @@ async def test_the_name_in_a_certificate_is_checked_for_own_classes_too(
         await locks.aclose()
 
 
-async def test_an_error_of_a_tunnel_is_a_cause_without_the_login(
-    server: LocalServer, connect: Connect
-) -> None:
+async def test_a_tunnels_error_is_told_without_login(server: LocalServer, connect: Connect) -> None:
     locks = connect(client(Tunnel, password="canary"), node_timeout=2)
     words = "Tunnel raised AuthenticationError"
     with pytest.raises(asynclock.QuorumUnavailableError, match=words) as caught:

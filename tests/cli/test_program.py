@@ -32,9 +32,7 @@ def test_help_names_every_command_and_has_no_colours(here: Here) -> None:
         *((command, None) for command in ("bench", "demo", "serve")),
     ],
 )
-def test_each_help_has_an_example_and_flags_without_a_type(
-    command: str, timeout: str | None, here: Here
-) -> None:
+def test_each_help_has_an_example_and_flags(command: str, timeout: str | None, here: Here) -> None:
     ended = here(command, "-h")
     assert ended.status == 0
     assert "--help" in ended.out
@@ -104,9 +102,7 @@ inspect: inspct
         for word in words.split()
     ],
 )
-def test_an_unknown_command_gets_the_suggestion_that_it_needs(
-    word: str, meant: str | None, here: Here
-) -> None:
+def test_an_unknown_command_gets_a_suggestion(word: str, meant: str | None, here: Here) -> None:
     ended = here(word, "x")
     advice = f"did you mean `asynclock {meant}`? " if meant else ""
     assert (ended.status, ended.err) == (

@@ -204,9 +204,7 @@ async def test_a_loss_that_only_the_nodes_know_ends_run_with_its_status_within_a
         assert (await program.finish(other)).status == 0
 
 
-async def test_stopped_run_does_not_keep_its_command_beyond_the_lease(
-    program: Program, tmp_path: Path
-) -> None:
+async def test_a_stopped_run_ends_its_command_in_time(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "beats"
     process = await program.start("run", "j", "--ttl", "4", *beating(file))
     await until(lambda: last_beat(file), "the command's start")

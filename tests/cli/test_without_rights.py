@@ -26,7 +26,7 @@ async def without_rights(server: LocalServer) -> str:
         *(["nodes", "show"], ["release", "a", "--force", "--yes"]),
     ],
 )
-async def test_it_says_what_is_missing_and_the_line_that_allows_it(
+async def test_it_says_what_is_missing_and_what_allows_it(
     program: Program, command: list[str]
 ) -> None:
     program.use([await without_rights(program.nodes[0])])

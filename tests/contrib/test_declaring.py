@@ -210,9 +210,7 @@ def test_what_is_no_name_is_refused_where_it_is_written(declare: Any, name: Any)
         *(("handoff", 0), ("handoff", ["strict"])),
     ],
 )
-def test_a_useless_setting_is_refused_where_it_is_written(
-    declare: Any, setting: str, value: Any
-) -> None:
+def test_a_useless_setting_is_refused_at_its_place(declare: Any, setting: str, value: Any) -> None:
     """At the first request it would be too late."""
     with pytest.raises(ConfigurationError, match=setting):
         declare("a", **{setting: value})

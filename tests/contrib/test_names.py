@@ -204,7 +204,7 @@ def test_a_name_is_made_once_per_request_and_not_under_the_lock_if_it_fails() ->
 @pytest.mark.parametrize(
     ("made", "status"), [(42, 500), (None, 500), ("", 400), ("a:#b", 400), ("fine", 200)]
 )
-def test_a_name_that_is_no_text_is_our_mistake_and_an_unusable_one_the_clients(
+def test_a_name_of_no_text_is_our_mistake_an_unusable_one_the_clients(
     made: Any, status: int
 ) -> None:
     app = with_locks("fastapi")

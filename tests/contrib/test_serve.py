@@ -59,9 +59,7 @@ async def state(client: httpx.AsyncClient) -> Any:
     return (await client.get("/state")).json()
 
 
-async def test_it_prints_its_address_and_names_itself_to_the_nodes(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_it_prints_its_address_and_names_itself(asynclock_nodes: list[LocalServer]) -> None:
     """So that `nodes finish` knows that it holds no lock."""
     urls = [node.url for node in asynclock_nodes]
     async with Fleet(*urls) as fleet:

@@ -207,7 +207,7 @@ async def test_closed_in_another_thread_after_a_loss_interrupted_it(
         await nothing_left(locks, asynclock_nodes)
 
 
-async def test_a_multi_lease_tells_whom_the_loss_of_one_name_interrupts(
+async def test_a_multi_lease_tells_whom_a_loss_interrupts(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     async with connect(asynclock_nodes) as locks, locks.multi_lock("a", "b") as lease:

@@ -39,7 +39,7 @@ async def said(case: str, *urls: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_a_child_that_leaves_its_blocks_releases_nothing(
+async def test_a_child_that_leaves_releases_nothing(
     asynclock_nodes: list[LocalServer], n: int
 ) -> None:
     child, parent = await said("leaves", *(node.url for node in asynclock_nodes[:n]))
@@ -70,9 +70,7 @@ async def test_nor_does_one_with_tls(asynclock_nodes: list[LocalServer], tmp_pat
     assert parent == {"child": 0, **UNTOUCHED}
 
 
-async def test_a_child_of_another_thread_uses_a_manager_of_its_own(
-    asynclock_nodes: list[LocalServer],
-) -> None:
+async def test_a_child_of_a_thread_uses_its_own_manager(asynclock_nodes: list[LocalServer]) -> None:
     inherited, child, parent = await said("from_a_thread", asynclock_nodes[0].url)
     reason = "it belongs to the process that forked this one"
     assert inherited == {"said": [reason] * 3, "kept": False}

@@ -126,7 +126,7 @@ async def test_a_release_that_comes_after_the_end_tells_of_the_loss(
     assert len([r for r in caplog.records if "lost the lease" in r.message]) == 1
 
 
-async def test_a_flush_of_another_database_costs_no_lease_and_few_commands(
+async def test_a_flush_of_another_database_costs_no_lease(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     server = asynclock_nodes[0]

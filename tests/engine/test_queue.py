@@ -162,9 +162,7 @@ async def test_a_name_that_is_taken_again_and_again_passes_on_once(on: Nodes) ->
 
 @pytest.mark.parametrize("kind", ["lock", "reentrant_lock"])
 @virtual
-async def test_leaving_a_block_in_a_turn_tells_of_a_loss_that_only_the_nodes_know(
-    on: Nodes, kind: str
-) -> None:
+async def test_leaving_a_block_in_a_turn_tells_a_loss_only_nodes_know(on: Nodes, kind: str) -> None:
     async with in_its_turn(on, kind=kind) as (ours, lease, waiting):
         with pytest.raises(asynclock.LeaseLostError, match=GONE):
             async with lease:

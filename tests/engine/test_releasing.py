@@ -40,9 +40,7 @@ KINDS: dict[str, Callable[[asynclock.LockManager], Any]] = {
 @pytest.mark.parametrize("left", ["by release", "by the end of the block"])
 @pytest.mark.parametrize("kind", KINDS)
 @virtual
-async def test_a_release_that_no_node_can_get_keeps_nobody_waiting(
-    on: Nodes, kind: str, left: str
-) -> None:
+async def test_a_release_that_no_node_gets_delays_nobody(on: Nodes, kind: str, left: str) -> None:
     async def work() -> None:
         async with KINDS[kind](on.locks) as lease:
             on.kill()

@@ -200,9 +200,7 @@ async def two(size: int, *, seed: int, far: bool) -> AsyncIterator[tuple[Locks, 
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS)
 @in_virtual_time
-async def test_a_name_that_somebody_has_is_refused_after_one_round_trip(
-    kind: str, size: int
-) -> None:
+async def test_a_name_that_is_held_is_refused_after_one_round_trip(kind: str, size: int) -> None:
     for seed in range(SEEDS.get(kind, 1)):
         async with two(size, seed=seed, far=True) as (holder, locks):
             held = [await KINDS[kind][1](holder, 0) for _ in range(KINDS[kind][0])]

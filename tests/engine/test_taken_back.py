@@ -100,7 +100,7 @@ async def test_a_call_that_waits_leaves_nothing(
 
 
 @both
-async def test_a_party_that_was_cancelled_counts_no_longer(
+async def test_a_cancelled_party_counts_no_longer(
     asynclock_nodes: list[LocalServer], n: int
 ) -> None:
     nodes = asynclock_nodes[:n]
@@ -114,9 +114,7 @@ async def test_a_party_that_was_cancelled_counts_no_longer(
 
 
 @pytest.mark.parametrize("kind", ["lock", "fair_lock", "write", "semaphore"])
-async def test_nor_does_a_call_that_sleeps_between_its_attempts(
-    asynclock_servers: StartServers, kind: str
-) -> None:
+async def test_nor_does_a_call_between_attempts(asynclock_servers: StartServers, kind: str) -> None:
     """Without pushes a call sleeps, and wakes up when all connections are closed."""
     nodes = await asynclock_servers(1, users=["default on nopass ~* &* +@all -client"])
     async with asyncio.timeout(PATIENCE), busy(nodes, kind):

@@ -77,9 +77,7 @@ async def test_after_a_refusal_nobody_tells_of_an_outage_before_it(on: Nodes) ->
 
 @pytest.mark.parametrize("early", [True, False], ids=["made before", "made after"])
 @virtual
-async def test_a_turn_that_is_over_when_the_name_is_wanted_again_passes_on(
-    on: Nodes, *, early: bool
-) -> None:
+async def test_a_turn_that_is_over_passes_on_though_wanted_again(on: Nodes, *, early: bool) -> None:
     """Also if the call was made, but not awaited, while the turn lasted."""
     async with in_its_turn(on, turn=0.25) as (ours, lease, waiting):
         call = ours.lock("a").acquire() if early else None
@@ -262,7 +260,7 @@ async def test_a_waiter_that_asks_with_other_terms_than_the_holder_is_next(on: N
 @pytest.mark.parametrize("handoff", [True, False, "strict"])
 @pytest.mark.parametrize("steps", range(6))
 @virtual
-async def test_a_turn_that_a_cancelled_waiter_has_got_goes_to_the_next(
+async def test_a_cancelled_waiters_turn_goes_to_the_next(
     on: Nodes, steps: int, handoff: Any
 ) -> None:
     lock = on.locks.lock("a", handoff=handoff)

@@ -66,9 +66,7 @@ async def test_the_record_of_a_part_comes_first_and_then_those_of_its_rivals(
     ("seconds", "milliseconds"),
     [(0.001, 1), (0.0014, 1), (0.29, 290), (1.001, 1001), (2.3, 2300), (0.75, 750)],
 )
-async def test_times_are_rounded_to_the_nearest_millisecond(
-    seconds: float, milliseconds: int
-) -> None:
+async def test_times_are_rounded_to_the_millisecond(seconds: float, milliseconds: int) -> None:
     """1.001 * 1000 is less than 1001: cut off, a key would live a millisecond less."""
     wire = Wire()
     await on(wire, retention=seconds).set(FenceStamp("a", 7), "key", "value", ttl=seconds)

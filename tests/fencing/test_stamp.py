@@ -112,7 +112,7 @@ async def test_a_store_keeps_the_highest_fence_of_each_name() -> None:
         (None, [str(number) for number in range(1000)], [str(number) for number in range(1000)]),
     ],
 )
-async def test_a_store_forgets_the_names_that_were_used_longest_ago(
+async def test_a_store_forgets_the_longest_unused_names(
     most: int | None, used: Any, kept: Any
 ) -> None:
     """A name that is forgotten lets a stale holder in: by default it holds as many as a service."""

@@ -512,9 +512,7 @@ async def test_clients_get_a_second_to_read_the_first_record() -> None:
 @pytest.mark.parametrize("end", ["finish", "back"])
 @pytest.mark.parametrize("timeout", [NODE_TIMEOUT, 0.1])
 @in_virtual_time
-async def test_a_step_ends_when_no_client_of_the_other_set_can_hold_a_lease(
-    end: str, timeout: float
-) -> None:
+async def test_a_step_ends_when_no_client_of_the_other_set_holds(end: str, timeout: float) -> None:
     """Clients get a second to look at their timers, however short the timeout of a node is."""
     progress: list[str] = []
     _, nodes = pushed("abcd")

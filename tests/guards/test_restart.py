@@ -123,7 +123,7 @@ async def test_first_contact(
     assert sum(node.votes_in == 0 for node in locks.nodes()) >= 2
 
 
-async def test_a_durable_node_that_loads_its_data_is_met_when_it_has(
+async def test_a_durable_node_is_met_when_it_has_loaded(
     seasoned: Prepare, connect: Connect
 ) -> None:
     """While it loads, it says that it has no append-only file."""

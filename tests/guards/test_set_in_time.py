@@ -347,7 +347,7 @@ async def test_a_client_without_the_guard_is_not_compared(caplog: pytest.LogCapt
 
 
 @in_virtual_time
-async def test_a_refused_client_is_allowed_again_when_the_record_changes(
+async def test_a_refused_client_is_allowed_by_a_new_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its connections stay. Each change is told once."""

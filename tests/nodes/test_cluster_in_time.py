@@ -59,7 +59,7 @@ async def test_each_name_is_locked_where_its_slot_is(cluster: VirtualCluster) ->
 
 @pytest.mark.parametrize("redirect", ["MOVED", "ASK"])
 @played_on(VirtualCluster)
-async def test_a_mark_whose_slot_moves_delays_only_its_server(
+async def test_a_mark_that_moves_delays_only_its_server(
     cluster: VirtualCluster, redirect: str
 ) -> None:
     """The server is not used without its mark, and no other command follows that redirect."""
@@ -125,7 +125,7 @@ async def test_a_release_wakes_the_waiter(cluster: VirtualCluster, *, pushes: bo
 
 @pytest.mark.parametrize("epoch", [1, 2])
 @played_on(VirtualCluster)
-async def test_waiters_ask_again_when_a_slot_moves_and_only_then(
+async def test_waiters_ask_again_only_when_a_slot_moves(
     cluster: VirtualCluster, epoch: int
 ) -> None:
     """The new server pushes nothing to a connection that asked for it elsewhere."""
@@ -254,9 +254,7 @@ async def test_a_wrong_password_is_a_mistake_and_no_wait(
 
 
 @played_on(VirtualCluster)
-async def test_the_newest_of_all_views_counts_and_an_older_one_is_not_followed(
-    cluster: VirtualCluster,
-) -> None:
+async def test_the_newest_view_counts_and_no_older_one_is_followed(cluster: VirtualCluster) -> None:
     """Of a server that was cut off, and is the only one that answers."""
     old, (first, second, third) = cluster.shards, cluster.primaries
     cluster.tell(cluster.replaced(first, cluster.spare), epoch=2)
@@ -432,9 +430,7 @@ async def test_only_servers_of_the_view_are_asked_for_it(
 # ---- clocks
 @pytest.mark.parametrize("jumping", ["all", "one", "a newcomer"])
 @played_on(VirtualCluster, replicas=1)
-async def test_the_jump_of_one_servers_clock_ends_leases_sooner(
-    cluster: VirtualCluster, jumping: str
-) -> None:
+async def test_one_servers_jump_ends_leases_sooner(cluster: VirtualCluster, jumping: str) -> None:
     """A lease may be on that server. All are asked: perhaps our own clock stood still."""
     name = name_on(1)
     async with meeting(cluster, ttl=60, max_ttl=60) as locks:

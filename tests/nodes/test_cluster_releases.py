@@ -92,7 +92,7 @@ async def test_a_slot_that_moved_to_a_server_outside_of_the_view_waits_for_the_n
 
 @pytest.mark.parametrize("host", ["c1", ""])
 @played_on(VirtualCluster)
-async def test_redirects_in_a_circle_are_followed_a_few_times_only(
+async def test_redirects_in_a_circle_are_followed_seldom(
     cluster: VirtualCluster, host: str
 ) -> None:
     """A server that does not know its own name leaves it out: it means itself."""
@@ -137,9 +137,7 @@ async def test_while_a_slot_is_split_a_command_is_tried_again(cluster: VirtualCl
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
 @played_on(VirtualCluster)
-async def test_an_acquire_that_was_given_up_meanwhile_is_not_sent(
-    cluster: VirtualCluster, kind: str
-) -> None:
+async def test_an_acquire_that_was_given_up_is_not_sent(cluster: VirtualCluster, kind: str) -> None:
     """Its release was answered already: the name would be locked for a ttl, with no owner.
 
     A semaphore's acquire looks at more keys than its release.
@@ -228,7 +226,7 @@ async def test_a_release_is_kept_for_as_long_as_it_matters(
 
 @pytest.mark.parametrize("place", ["waits for a view", "is kept for later", "server is away"])
 @played_on(VirtualCluster)
-async def test_a_close_waits_for_the_server_that_a_release_needs(
+async def test_a_close_waits_for_the_server_of_a_release(
     cluster: VirtualCluster, place: str
 ) -> None:
     """It has the lease still, and gets its release."""

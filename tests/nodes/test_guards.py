@@ -214,9 +214,7 @@ async def test_a_node_whose_clock_jumped_is_told_of_as_one_that_does_not_vote(
 
 @pytest.mark.parametrize("busy", [0.1, 0.4, 0.9])
 @played_on(alone)
-async def test_an_idle_link_is_asked_for_the_clock_each_third_of_max_ttl(
-    server: Server, busy: float
-) -> None:
+async def test_an_idle_link_is_asked_each_third_of_max_ttl(server: Server, busy: float) -> None:
     """Whenever the last reply came: no reading is older, and each costs one request."""
     async with asynclock.connect(URL, max_ttl=MAX_TTL) as locks:
         await locks.ready()

@@ -247,9 +247,7 @@ async def test_what_is_no_number_counts_as_not_said(server: Server, text: str) -
 
 
 @played_on(alone)
-async def test_a_server_that_repeats_the_login_is_quoted_with_the_user_and_not_the_password(
-    server: Server,
-) -> None:
+async def test_a_server_that_repeats_the_login_is_quoted_without_password(server: Server) -> None:
     refuse(
         server, HELLO="ERR no such command: HELLO 3 AUTH alice secret", INFO="+redis_version:6.0"
     )
@@ -309,7 +307,7 @@ async def test_an_error_of_a_provider_of_passwords_is_told_without_its_words(
 
 
 @in_virtual_time
-async def test_a_password_of_a_provider_that_is_wrong_now_may_be_right_later(
+async def test_a_wrong_password_of_a_provider_may_be_right_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse(alone(monkeypatch), HELLO="WRONGPASS invalid")

@@ -84,7 +84,7 @@ async def test_what_never_spoke_redis_is_a_wrong_setting(
         await locks.aclose()
 
 
-async def test_a_peer_that_takes_nothing_holds_up_no_close(
+async def test_a_peer_that_takes_nothing_delays_no_close(
     asynclock_nodes: list[LocalServer],
 ) -> None:
     node = asynclock_nodes[0]

@@ -147,7 +147,7 @@ async def test_the_mark_outlives_the_last_connection_by_weeks(server: Server) ->
 
 @pytest.mark.parametrize("place", ["first", "later"])
 @played_on(alone, replicas=1)
-async def test_a_primary_without_memory_for_a_mark_counts_as_just_promoted(
+async def test_a_primary_without_memory_for_a_mark_counts_as_new(
     server: Server, place: str
 ) -> None:
     """It stays usable for all that needs no memory."""
@@ -204,9 +204,7 @@ async def test_a_young_group_waits_even_if_it_is_the_only_node(server: Server) -
 
 @pytest.mark.parametrize("acks", [0, 1, "all", None], ids=["plain", "acks", "all", "Sentinels"])
 @played_on(VirtualService)
-async def test_a_handshake_that_is_given_up_leaves_no_connection(
-    service: VirtualService, acks: Any
-) -> None:
+async def test_a_handshake_in_vain_leaves_no_connection(service: VirtualService, acks: Any) -> None:
     """Here while the mark is left; of a plain server only if it saves each write."""
     loop = asyncio.get_running_loop()
     server = service.servers[0]

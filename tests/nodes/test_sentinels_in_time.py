@@ -44,7 +44,7 @@ def noting(service: VirtualService) -> list[float]:
 
 
 @played_on(VirtualService)
-async def test_the_primary_that_the_sentinels_name_is_used_and_nobody_is_left_behind(
+async def test_the_sentinels_primary_is_used_and_nobody_left_behind(
     service: VirtualService,
 ) -> None:
     """Its grants need no acknowledgement, so they wait for none."""
@@ -126,7 +126,7 @@ async def test_a_sentinel_needs_no_guard_and_has_one_node_timeout(service: Virtu
 
 
 @played_on(VirtualService)
-async def test_a_new_primary_extends_nothing_while_the_old_one_may_still_grant(
+async def test_a_new_primary_extends_nothing_while_the_old_may_grant(
     service: VirtualService,
 ) -> None:
     """It has the lease, but others may still be granted the name by the old primary."""

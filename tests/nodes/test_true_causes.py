@@ -157,7 +157,7 @@ TLS_SERVERS = [binary for binary in all_servers() if binary.tls]
 
 @pytest.mark.skipif(not TLS_SERVERS, reason="no server with TLS on this machine")
 @pytest.mark.parametrize("refused", ["the server's", "ours", "none"])
-async def test_a_wrong_certificate_is_a_mistake_and_no_wait(
+async def test_a_wrong_certificate_is_a_mistake(
     connect: Connect, tmp_path: Path, refused: str
 ) -> None:
     right, wrong = make_certificates(tmp_path / "right"), make_certificates(tmp_path / "wrong")

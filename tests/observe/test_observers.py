@@ -359,9 +359,7 @@ def test_what_the_library_logs_itself_is_not_logged_twice(
     assert not caplog.records
 
 
-def test_a_logger_of_the_users_own_gets_what_its_level_lets_through(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_logger_of_the_user_gets_what_its_level_allows(caplog: pytest.LogCaptureFixture) -> None:
     own = logging.getLogger("of.the.user")
     caplog.set_level(logging.INFO, own.name)
     for outcome in ("timeout", "outage"):

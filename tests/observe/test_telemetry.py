@@ -355,9 +355,7 @@ def test_a_release_after_the_loss_ends_no_second_hold() -> None:
     assert otel.total("asynclock.lease.active") == 0
 
 
-def test_a_wait_for_another_librarys_lock_has_no_holder_id(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_wait_for_a_foreign_lock_has_no_holder_id(caplog: pytest.LogCaptureFixture) -> None:
     """OpenTelemetry warns of an attribute that is None."""
     otel = Otel()
     told = (events.Contended("a", None, 1.0), events.Acquired("a", "owner", 1, 0.1, 3, False))

@@ -228,9 +228,7 @@ async def test_a_party_that_leaves_a_barrier_that_was_forgotten_stores_nothing(o
 
 @pytest.mark.parametrize("close", ["", "before", "after", "only"])
 @virtual
-async def test_a_cancelled_party_leaves_also_if_its_manager_is_closed(
-    on: Nodes, close: str
-) -> None:
+async def test_a_cancelled_party_leaves_also_if_its_manager_closes(on: Nodes, close: str) -> None:
     others, seen = asyncio.all_tasks(), listen(on.nodes[0])
     there = on.connect()
     await there.ready()

@@ -236,7 +236,7 @@ async def test_a_run_never_takes_the_place_of_a_later_one(
 @pytest.mark.parametrize("node", [0, 2])
 @pytest.mark.parametrize("seen", [False, True])
 @virtual
-async def test_a_result_on_a_minority_is_kept_by_all_or_by_nobody(
+async def test_a_minoritys_result_is_kept_by_all_or_none(
     on: Nodes, node: int, *, seen: bool
 ) -> None:
     """A holder died after one node had its result. The next run reads it there, or overrules it."""

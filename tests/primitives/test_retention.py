@@ -58,9 +58,7 @@ async def test_a_setting_decides(on: Nodes) -> None:
 
 @pytest.mark.parametrize("back", [0.0, LARGEST_STEP, KEPT + 2])
 @in_virtual_time
-async def test_fences_rise_unless_a_clock_is_set_back_by_more_than_the_retention(
-    back: float,
-) -> None:
+async def test_fences_rise_unless_a_clock_falls_by_more_than_the_retention(back: float) -> None:
     node = MemoryNode("a")
     async with asynclock.connect(endpoint(node)) as locks, locks.lock("a") as first:
         pass

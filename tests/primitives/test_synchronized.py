@@ -177,7 +177,7 @@ def test_nor_in_blocking_code(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [7, "an object at 0x7f00", {"a": [1, 2]}, {"one"}, ("a", None), uuid.UUID(int=3)]
 )
-async def test_a_text_that_is_the_same_everywhere_names_a_lock(
+async def test_a_text_equal_everywhere_names_a_lock(
     locks: asynclock.LockManager, value: Any
 ) -> None:
     @locks.synchronized("{{ship}}:{order}", lease="lease")

@@ -192,9 +192,7 @@ async def keys_in(slot: int, server: LocalServer) -> list[str]:
     return sorted(await server.command("CLUSTER", "GETKEYSINSLOT", slot, 100))
 
 
-async def test_a_slot_moves_at_once_while_its_names_are_used(
-    topologies: Topologies, connect: Connect
-) -> None:
+async def test_a_slot_in_use_moves_at_once(topologies: Topologies, connect: Connect) -> None:
     """One name is held, renewed and waited for; another one is taken again and again."""
     cluster = await topologies.get("atomic", lambda: RedisCluster(3, 1, binary=find_atomic()))
     here = connect(*cluster.addresses, acks=1, ttl=9, restart_guard=False)
@@ -266,9 +264,7 @@ async def test_slots_move_in_the_midst_of_batches(
     assert [await holder(ends[0], name) for name in names] == [None] * 30
 
 
-async def test_an_orderly_failover_with_a_lease_held_and_waited_for(
-    cluster: RedisCluster, connect: Connect
-) -> None:
+async def test_an_orderly_failover_with_a_waiter(cluster: RedisCluster, connect: Connect) -> None:
     here = connect(*cluster.addresses, acks=1, ttl=20, max_ttl=20, restart_guard=False)
     there = connect(*cluster.addresses, acks=1, restart_guard=False)
     name = name_on(cluster, 1)

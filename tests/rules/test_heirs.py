@@ -133,9 +133,7 @@ def test_a_look_at_a_primary_without_a_vote_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("complete", "wait"), [(True, LAG), (False, 60.0 + LAG)])
-def test_a_complete_heir_waits_only_for_those_who_use_the_old_primary(
-    *, complete: bool, wait: float
-) -> None:
+def test_a_complete_heir_waits_for_users_of_the_old_primary(*, complete: bool, wait: float) -> None:
     trust = Trust(60.0)
     old = Facts(run_id="P", uptime=999.0, marked=999.0, lag=LAG)
     trust.met(old, 0.0, guard=True, guard_first=True)

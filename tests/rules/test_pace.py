@@ -110,9 +110,7 @@ def test_a_waiter_learns_from_the_ranks_that_it_gains() -> None:
     ("left", "known"),
     [(10.0, 0.0), (9.0, 1.0), (5.5, 4.5), (5.0, 0.0), (0.1, 0.0), (30.0, 0.0), (None, 0.0)],
 )
-def test_the_rest_of_a_ttl_tells_an_age_if_the_ttl_is_ours(
-    left: float | None, known: float
-) -> None:
+def test_the_rest_of_our_own_ttl_tells_an_age(left: float | None, known: float) -> None:
     assert age(left, 10.0) == known
 
 

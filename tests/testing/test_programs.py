@@ -59,7 +59,7 @@ def test_a_server_is_found_and_knows_its_version() -> None:
         ("server", "Redis server v=10.11.12", "redis 10.11.12"),
     ],
 )
-def test_a_program_is_known_by_its_name_and_its_answer(
+def test_a_program_is_known_by_its_answer(
     script: Script, name: str, answer: str, shown: str
 ) -> None:
     path = script(name, f"echo '{answer}'")

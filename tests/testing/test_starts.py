@@ -51,9 +51,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- servers -------------------------------------------------------------------------------------
-async def test_a_failed_start_tells_the_program_its_fate_and_the_end_of_its_log(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_start_tells_the_program_and_the_end_of_its_log(tmp_path: Path) -> None:
     server = played(tmp_path, "seq 1 2000; printf '\\377 the end'; exit 3")
     with pytest.raises(ServerStartError) as error:
         await server.start()

@@ -29,9 +29,7 @@ async def lent_again(warm: WarmServers, server: LocalServer) -> None:
     assert await warm.take(1) == [server]
 
 
-async def test_the_next_test_gets_a_server_that_knows_nothing_of_the_last(
-    warm: WarmServers,
-) -> None:
+async def test_the_next_test_gets_a_server_that_forgot_the_last(warm: WarmServers) -> None:
     (server,) = await warm.take(1)
     await server.command("SET", "a", 1)
     sha = await server.command("SCRIPT", "LOAD", "return 1")

@@ -53,9 +53,7 @@ def interrupt_after(wait: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_loop.Call, "result", interrupted)
 
 
-def test_interrupted_before_the_loop_has_seen_the_call_it_never_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interrupted_before_the_loop_saw_it_no_call_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     background, go, begun = _loop.background(), threading.Event(), []
     soon = background.soon
 
@@ -308,7 +306,7 @@ def test_a_loop_that_breaks_is_told_of_except_at_the_exit(
     assert seen == [error] * told
 
 
-def test_a_call_that_comes_while_the_loop_works_begins_before_it_sleeps(
+def test_a_call_while_the_loop_works_begins_before_it_sleeps(
     background: _loop.BackgroundLoop,
 ) -> None:
     """Nothing wakes a loop that is awake."""

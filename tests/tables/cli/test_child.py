@@ -102,7 +102,7 @@ async def test_a_signal_goes_to_the_group_until_the_command_has_ended(
 
 
 @in_virtual_time
-async def test_the_end_of_a_group_is_noticed_soon_however_long_it_lives(
+async def test_the_end_of_a_long_lived_group_is_noticed_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop, looks = asyncio.get_running_loop(), 0
@@ -274,9 +274,7 @@ def test_what_was_not_lent_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) ->
     assert front == [NUMBER, os.getpgrp()]
 
 
-def test_no_stop_while_the_terminal_changes_hands_and_the_usual_one_afterwards(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_stop_while_the_terminal_changes_hands(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[set[int]] = []
 
     def note(*_: int) -> None:

@@ -106,7 +106,7 @@ def test_processes_that_start_in_a_scan_count(proc: Proc, monkeypatch: pytest.Mo
     assert Group(NUMBER).runs()
 
 
-def test_a_group_that_has_ended_or_runs_as_another_user(
+def test_a_group_that_ended_or_is_another_users(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error, runs in ((ProcessLookupError, False), (PermissionError, True)):

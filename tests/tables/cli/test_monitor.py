@@ -220,9 +220,7 @@ class NoPrimaries(ClusterNode):
 @pytest.mark.parametrize(
     ("reply", "error"), [([[None]], "its primaries are not known"), (AWAY, "no answer")]
 )
-async def test_a_cluster_without_known_primaries_is_not_called_empty(
-    reply: Any, error: str
-) -> None:
+async def test_a_cluster_without_known_primaries_is_not_empty(reply: Any, error: str) -> None:
     one = _KeyScan(NoPrimaries(reply), "p:", dict[bytes, KeyRef]().get)
     await one.run()
     assert one.error == error

@@ -135,9 +135,7 @@ def test_parts_of_a_line_are_kept_whole_where_they_fit() -> None:
     assert lines(20, "a\x1b[2J", "b") == ["a\\x1b[2J   b"]
 
 
-def test_without_a_terminal_lines_are_long_unless_the_caller_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_terminal_lines_are_long_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     assert output.console().width >= 120

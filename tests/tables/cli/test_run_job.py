@@ -251,9 +251,7 @@ async def test_a_command_that_was_stopped_goes_on_only_under_the_lock() -> None:
 
 # ---- what the command leaves behind --------------------------------------------------------------
 @in_virtual_time
-async def test_processes_that_go_on_are_told_and_no_longer_watched(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_processes_that_go_on_are_told_and_left(capsys: pytest.CaptureFixture[str]) -> None:
     async with running(wait_for="command") as run:
         assert not run.command.waits_for_all
         run.command.others = True
@@ -280,7 +278,7 @@ async def test_nothing_is_told_of_processes_that_were_ended_or_waited_for(
 
 
 @in_virtual_time
-async def test_a_group_that_outlives_its_command_is_told_after_a_moment(
+async def test_a_group_that_outlives_its_command_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with running() as run:

@@ -119,7 +119,7 @@ def test_a_day_and_a_long_name_are_allowed() -> None:
     RunArguments("n" * 4096, ["true"], ttl=86_400.0, max_ttl=86_400.0).check()
 
 
-def test_settings_from_the_options_and_a_guardian_that_ends_with_us(
+def test_settings_from_options_and_a_guardian_that_ends_with_us(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The guardian must end also if the work fails: it would outlive us."""

@@ -89,9 +89,7 @@ def test_a_file_is_utf_8_in_any_locale(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # ---- which one counts ----------------------------------------------------------------------------
-def test_an_option_beats_the_file_and_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_beat_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'nodes = ["redis://file"]\nprefix = "f:"\nnode_timeout = 0.3\nttl = 5\n'
     file = written(tmp_path, text)
     monkeypatch.setenv("ASYNCLOCK_NODES", "redis://env")
@@ -117,9 +115,7 @@ def test_a_file_that_is_named_stands_for_the_one_in_the_environment(
     assert found.prefix == "asynclock:"
 
 
-def test_a_file_may_leave_the_nodes_to_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_may_leave_out_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, "ttl = 7\n")
     with pytest.raises(ConfigurationError, match="no nodes"):
         load(None, file)

@@ -312,9 +312,7 @@ def test_r_turns_the_order_around_and_back() -> None:
     assert shown(*"sssrr")[1] == ["job-1", "job-2", "job-3"]
 
 
-def test_the_names_that_are_waited_for_come_first_and_the_waiters_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_that_are_waited_for_come_first_with_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "wall", lambda: SINCE + 250)
     queue = [Waiter(f"{n:032x}:web-{n}:1", woken=False, since=SINCE - n) for n in (5, 6)]
     monitor = monitored(2)

@@ -281,9 +281,7 @@ async def test_a_node_that_is_away_shows_since_when_and_nothing_old(
 @pytest.mark.parametrize(
     ("attempts", "acquired", "waiting"), [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
 )
-def test_a_process_that_was_used_for_locks_shows_its_counts(
-    attempts: int, acquired: int, waiting: int
-) -> None:
+def test_a_process_used_for_locks_shows_counts(attempts: int, acquired: int, waiting: int) -> None:
     """One whose nodes are away only waits, and one may have been told no each time."""
     counts = SimpleNamespace(
         attempts=attempts, acquired=acquired, waiting=waiting, lost=0, refused=0

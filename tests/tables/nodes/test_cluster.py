@@ -137,9 +137,7 @@ async def test_a_reply_counts_only_from_a_server_that_may_give_it(
     ("op", "state"), [*((op, {"votes_in": 1}) for op in VOTES), ("extend", {"renews_in": 1})]
 )
 @in_virtual_time
-async def test_a_vote_counts_that_was_asked_for_when_the_quarantine_was_over(
-    op: str, state: dict[str, Any]
-) -> None:
+async def test_a_vote_asked_for_after_the_quarantine_counts(op: str, state: dict[str, Any]) -> None:
     """A reply that comes later may be of a moment at which the server had no vote."""
     cluster = Cluster(**state)
     _, answers = cluster.send(op)

@@ -97,7 +97,7 @@ async def test_what_waits_for_the_end_of_the_tick_goes_before_a_later_command(th
 
 @pytest.mark.parametrize(("pushing", "enough"), [(3, True), (2, True), (1, False), (0, False)])
 @in_virtual_time
-async def test_a_release_is_noticed_if_a_quorum_has_a_node_that_pushes(
+async def test_a_release_is_noticed_if_each_quorum_has_pushes(
     pushing: int, *, enough: bool
 ) -> None:
     """A name is free when a quorum has freed it: two silent nodes of three can free it unheard."""

@@ -67,7 +67,7 @@ NO_OFFSET = b"slave0:ip=::1,port=7,state=online,lag=0\r\nmaster_repl_offset:130"
         ((ONE, b"role:master", 1, info(1 << 40, (7, 1 << 40))), "::1:7"),
     ],
 )
-def test_each_replica_of_the_roster_must_have_what_was_written_before(
+def test_each_replica_of_the_roster_must_have_all_writes(
     replies: tuple[Any, ...], lack: Any
 ) -> None:
     found: list[tuple[Any, Failure | None]] = []
@@ -159,7 +159,7 @@ GONE = "its mark is gone, or that of another process"
         *((None, True, GONE), (mark("", "x"), True, GONE), (mark(""), True, "")),
     ],
 )
-def test_a_look_may_show_that_a_connection_is_of_no_use(
+def test_a_look_may_show_a_useless_connection(
     found: bytes | None, closed: str, *, keeps: bool
 ) -> None:
     _, primary = looked(Primary(found), keeps=keeps)

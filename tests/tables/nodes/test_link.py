@@ -438,7 +438,7 @@ async def test_a_write_counts_only_if_the_server_is_the_primary_when_the_reply_c
 
 
 @in_virtual_time
-async def test_a_link_that_is_full_takes_only_what_must_not_be_lost(
+async def test_a_full_link_takes_only_what_must_not_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link, "MAX_IN_FLIGHT", 2)
@@ -448,7 +448,7 @@ async def test_a_link_that_is_full_takes_only_what_must_not_be_lost(
 
 
 @in_virtual_time
-async def test_one_timer_without_the_context_of_any_task_serves_all(
+async def test_one_timer_without_a_tasks_context_serves_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Log records and traces of one task would name the request of another one."""

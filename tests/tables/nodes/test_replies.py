@@ -113,9 +113,7 @@ def test_what_a_late_command_leaves_on_a_server(
 @pytest.mark.parametrize(
     ("more", "kept"), [((), ()), ((FAILED,), (FAILED,)), ((5,), ()), ((5, "ticket"), (FAILED,))]
 )
-def test_a_release_that_is_sent_later_has_its_owner_alone(
-    more: tuple[Any, ...], kept: tuple[Any, ...]
-) -> None:
+def test_a_late_release_has_its_owner_alone(more: tuple[Any, ...], kept: tuple[Any, ...]) -> None:
     """By then its ticket has left; that its attempt had failed is still true."""
     again = release(*more).again()
     assert again.args == ("release", "me", *kept)

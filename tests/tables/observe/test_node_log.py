@@ -42,7 +42,7 @@ async def test_errors_instead_of_votes_are_told_at_times(caplog: pytest.LogCaptu
 
 
 @in_virtual_time
-async def test_the_end_of_a_quarantine_is_told_when_it_has_come_and_once(
+async def test_the_end_of_a_quarantine_is_told_then_and_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The quarantine may be prolonged, or the node go down in the middle of it."""
