@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -430,6 +431,19 @@ class Queue(Part):
         return question(keys[0])
 
 
+OTHER: Final = "-2"
+"""The end of the other name that a trial may use."""
+Trial = Callable[[Engine, str, LeaseOptions, float], Awaitable[object]]
+"""Uses a primitive of this name once, with a timeout in seconds, so that its scripts run."""
+
+
+async def use(*locks: AbstractAsyncContextManager[object]) -> None:
+    """Enter and leave each of `locks`, which is the trial of most."""
+    for lock in locks:
+        async with lock:
+            pass
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What tools must know of one kind of primitive."""
@@ -437,8 +451,11 @@ class Kind:
     name: str
     """What inspections and JSON call it."""
     scripts: tuple[Script, ...]
+    trial: Trial
     parts: tuple[Part, ...] = ()
     """The keys that a survey reads."""
+    method: str = ""
+    """The method of LockManager that makes it, if that isn't called like the kind."""
 
     def keys(self, whole: str) -> set[str]:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""

@@ -25,7 +25,14 @@ from .lock import SCRIPT as LOCK
 
 CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)
-KIND = Kind("election", (LOCK,), (LEADER, CANDIDATES))
+
+
+async def _trial(on: Engine, name: str, options: LeaseOptions, wait: float) -> None:
+    async with Election(on, name, options, wait).campaign() as term:
+        await term.publish("doctor")
+
+
+KIND = Kind("election", (LOCK,), _trial, (LEADER, CANDIDATES))
 
 OnWanted = Literal["resign"] | None
 LONGEST_VALUE = 65_536

@@ -13,11 +13,11 @@ from .base import NUMBER, Held, Kind, Part
 
 KINDS = (
     lock.KIND,
-    readwrite.KIND,
     multi.KIND,
+    semaphore.KIND,
+    readwrite.KIND,
     lock.FAIR_KIND,
     election.KIND,
-    semaphore.KIND,
     shared.EVENT,
     shared.LATCH,
     shared.BARRIER,

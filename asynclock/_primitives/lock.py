@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .. import _settings
+from .._engine.engine import Engine
 from .._engine.inspection import Inspection, inspect
-from .._engine.spec import LockSpec
+from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import lock_key
 from .._nodes.wire import Script
-from .base import BATCH, CLOCK, FUNCTIONS, Held, Kind, Lockable, Queue
+from .base import BATCH, CLOCK, FUNCTIONS, Held, Kind, Lockable, Queue, use
 
 FILES = (
     CLOCK,
@@ -24,7 +25,14 @@ FILES = (
 SCRIPT = Script.load(__package__, *FILES)
 QUEUE = "queue"
 MUTEX = Held(SCRIPT, queue=QUEUE)
-KIND = Kind("lock", (SCRIPT,), (MUTEX, Queue(SCRIPT, QUEUE)))
+
+
+async def _trial(on: Engine, name: str, options: LeaseOptions, wait: float) -> None:
+    async with Lock(on, spec(on.settings.prefix, name), options, wait) as lease:
+        await lease.extend()
+
+
+KIND = Kind("lock", (SCRIPT,), _trial, (MUTEX, Queue(SCRIPT, QUEUE)))
 
 
 @lru_cache(maxsize=1024)
@@ -50,7 +58,13 @@ class Lock(Lockable):
 
 FAIR_WAITERS = Queue(SCRIPT, "waiters")
 FAIR = Held(SCRIPT, "fair", queue=FAIR_WAITERS.suffix)
-FAIR_KIND = Kind("fair", (SCRIPT,), (FAIR, FAIR_WAITERS))
+
+
+async def _fair_trial(on: Engine, name: str, options: LeaseOptions, wait: float) -> None:
+    await use(FairLock(on, fair_spec(on.settings.prefix, name), options, wait))
+
+
+FAIR_KIND = Kind("fair", (SCRIPT,), _fair_trial, (FAIR, FAIR_WAITERS), method="fair_lock")
 
 
 @lru_cache(maxsize=1024)

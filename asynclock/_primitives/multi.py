@@ -40,7 +40,7 @@ from ..errors import (
     NotAcquiredError,
     QuorumUnavailableError,
 )
-from .base import BATCH, PRELUDE, Acquirable, Kind
+from .base import BATCH, OTHER, PRELUDE, Acquirable, Kind, use
 from .lock import MUTEX, spec
 
 HELD = attrgetter("held")
@@ -288,7 +288,9 @@ async def obtain_behind(gate: Callable[[], AcquireContext[Lease]], calls: Calls)
 
 
 SCRIPT = Script.load(__package__, *PRELUDE, BATCH, "queue.lua", "multi.lua", "holding.lua")
-KIND = Kind("multi_lock", (SCRIPT,))
+KIND = Kind(
+    "multi_lock", (SCRIPT,), lambda on, name, *how: use(MultiLock(on, (name, name + OTHER), *how))
+)
 """The keys are those of mutexes."""
 
 MOST_LOCKED_NAMES = 64

@@ -17,11 +17,11 @@ from .. import _clock, _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
 from .._engine.lease import Lease, enter, give_back, loss_error, notice_end
-from .._engine.spec import from_json
+from .._engine.spec import LeaseOptions, from_json
 from .._process import of_one_process, wait_out
 from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
-from .base import Acquirable
-from .lock import Lock
+from .base import Acquirable, use
+from .lock import Lock, spec
 from .register import Description, Register, state_kind
 from .synchronized import P, R, decorator
 
@@ -82,7 +82,12 @@ def _describe(value: str, _now: int) -> Description:
     return {"done": bool(found.form), "fence": found.fence}, f"{words}, fence {found.fence}"
 
 
-KIND = state_kind("once", _describe)
+def _once(on: Engine, name: str, options: LeaseOptions, wait: float) -> Once:
+    lock = Lock(on, spec(on.settings.prefix, name), options, wait)
+    return Once(lock, options.ttl, None, lambda key: _once(on, key, options, wait))
+
+
+KIND = state_kind("once", _describe, lambda *how: use(_once(*how)))
 
 
 @of_one_process

@@ -21,7 +21,7 @@ from .._engine.spec import LeaseOptions, LockSpec, readers
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
 from ..errors import AcquireTimeoutError, ConfigurationError, NotAcquiredError
-from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Named, Queue, Timeout, limited
+from .base import BATCH, PRELUDE, UNSET, Held, Kind, Lockable, Named, Queue, Timeout, limited, use
 from .lock import SCRIPT as LOCK
 from .multi import obtain_behind
 
@@ -60,7 +60,14 @@ WRITER = Held(WRITE, "write", "write", queue=WAITERS.suffix, beside=("readers",)
 READERS = _Readers(READ, "readers", "read", queue=WAITERS.suffix, beside=("write",))
 UPGRADERS = Queue(LOCK, "upgraders")
 UPGRADE = Held(LOCK, "upgrade", "upgrade", queue=UPGRADERS.suffix)
-KIND = Kind("rwlock", (READ, WRITE), (WRITER, READERS, WAITERS, UPGRADE, UPGRADERS))
+
+
+async def _trial(on: Engine, name: str, options: LeaseOptions, wait: float) -> None:
+    lock = ReadWriteLock(on, name, options, wait)
+    await use(lock.read(), lock.write())
+
+
+KIND = Kind("rwlock", (READ, WRITE), _trial, (WRITER, READERS, WAITERS, UPGRADE, UPGRADERS))
 
 
 @lru_cache(maxsize=1024)

@@ -25,7 +25,7 @@ from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
 from .._rules import pacing, validity
 from .._rules.quorum import countable, surely_empty
 from ..errors import AsyncLockError, QuorumUnavailableError
-from .base import PRELUDE, Kind, Part
+from .base import PRELUDE, Kind, Part, Trial
 
 NUMBERS: Final = range(2**53)
 FORGETFUL = Failure(
@@ -215,9 +215,9 @@ class State(Part):
 SCRIPT = Script.load(__package__, *PRELUDE, "register.lua")
 
 
-def state_kind(name: str, describe: Callable[[str, int], Description]) -> Kind:
+def state_kind(name: str, describe: Callable[[str, int], Description], trial: Trial) -> Kind:
     """Declare a kind of shared state; its key ends with its name."""
-    return Kind(name, (SCRIPT,), (State(SCRIPT, name, describe=describe),))
+    return Kind(name, (SCRIPT,), trial, (State(SCRIPT, name, describe=describe),))
 
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
-from .base import NUMBER, Acquirable, Held, Kind, Lockable, Queue
+from .base import NUMBER, Acquirable, Held, Kind, Lockable, Queue, use
 from .lock import SCRIPT
 from .multi import MultiLease, Try, obtain_at_once, obtain_behind
 
@@ -23,7 +23,8 @@ WAITERS = Queue(SCRIPT, "slots")
 COLLECTORS = Queue(SCRIPT, "collectors")
 SLOT = Held(SCRIPT, NUMBER, queue=WAITERS.suffix)
 SEVERAL = Held(SCRIPT, "several", "several", queue=COLLECTORS.suffix)
-KIND = Kind("semaphore", (SCRIPT,), (SLOT, WAITERS, SEVERAL, COLLECTORS))
+PARTS = (SLOT, WAITERS, SEVERAL, COLLECTORS)
+KIND = Kind("semaphore", (SCRIPT,), lambda on, name, *how: use(Semaphore(on, name, 1, *how)), PARTS)
 
 MOST_PERMITS = 256
 """Maximum number of permits: four windows, so that an attempt and its hops see every slot."""

@@ -56,7 +56,11 @@ def _describe_event(value: str, _now: int) -> Description:
     return {"set": value == SET}, "set" if value == SET else "cleared"
 
 
-EVENT = state_kind("event", _describe_event)
+EVENT = state_kind(
+    "event",
+    _describe_event,
+    lambda on, name, how, wait: SharedEvent(on, name, how.ttl).set(timeout=wait),
+)
 
 
 @_settings.made_by("connect(...).event(name)")
@@ -132,7 +136,11 @@ def _describe_latch(value: str, _now: int) -> Description:
     return {"count": count, "remaining": left}, f"{left} of {count} to go"
 
 
-LATCH = state_kind("latch", _describe_latch)
+LATCH = state_kind(
+    "latch",
+    _describe_latch,
+    lambda on, name, how, wait: Latch(on, name, 1, how.ttl).count_down(timeout=wait),
+)
 
 
 @_settings.made_by("connect(...).latch(name, count)")
@@ -293,7 +301,11 @@ def _describe_barrier(value: str, now: int) -> Description:
     return found, f"{waiting} of {state.parties} wait for round {state.round + 1}"
 
 
-BARRIER = state_kind("barrier", _describe_barrier)
+BARRIER = state_kind(
+    "barrier",
+    _describe_barrier,
+    lambda on, name, how, wait: Barrier(on, name, 1, how.ttl, how.ttl).wait(timeout=wait),
+)
 
 
 @_settings.made_by("connect(...).barrier(name, parties)")

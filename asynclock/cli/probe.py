@@ -7,11 +7,12 @@ import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _clock
+from .._engine.engine import Engine
+from .._engine.spec import LeaseOptions
 from .._inspect.survey import ask, page_of
 from .._keys import FENCE, MARKER, lock_key
 from .._nodes.endpoint import Endpoint, redacted
@@ -39,13 +40,14 @@ from .._nodes.wire import (
     read_time,
     reader,
 )
+from .._primitives.base import OTHER
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
 from .._rules.nodeset import NOTHING, Kept, NodeSet
 from .._rules.validity import Facts, Trust
 from ..errors import AsyncLockError
 from ..fleet import CLIENTS
-from ..manager import LockManager, engine_of
+from ..manager import engine_of
 from ._settings import Settings
 
 REPLY_TIMEOUT = 2.0
@@ -475,43 +477,6 @@ TTL = 5.0
 """Seconds after which the locks of an interrupted trial end by themselves."""
 
 
-async def _lock(locks: LockManager, name: str) -> None:
-    async with locks.lock(name, timeout=LIMIT) as lease:
-        await lease.extend()
-
-
-async def _election(locks: LockManager, name: str) -> None:
-    term = await locks.election(name, timeout=LIMIT).campaign()
-    await term.publish("doctor")
-    await term.resign()
-
-
-async def _rwlock(locks: LockManager, name: str) -> None:
-    lock = locks.rwlock(name, timeout=LIMIT)
-    await _hold(lock.read())
-    await _hold(lock.write())
-
-
-async def _hold(lock: AbstractAsyncContextManager[object]) -> None:
-    async with lock:
-        pass
-
-
-USES: dict[str, Callable[[LockManager, str], Awaitable[object]]] = {
-    "lock": _lock,
-    "multi_lock": lambda on, name: _hold(on.multi_lock(name, f"{name}-2", timeout=LIMIT)),
-    "semaphore": lambda on, name: _hold(on.semaphore(name, 1, timeout=LIMIT).acquire()),
-    "rwlock": _rwlock,
-    "fair_lock": lambda on, name: _hold(on.fair_lock(name, timeout=LIMIT)),
-    "election": _election,
-    "event": lambda on, name: on.event(name, keep=TTL).set(timeout=LIMIT),
-    "latch": lambda on, name: on.latch(name, 1, keep=TTL).count_down(timeout=LIMIT),
-    "barrier": lambda on, name: on.barrier(name, 1).wait(timeout=LIMIT),
-    "once": lambda on, name: _hold(on.once(name, keep=TTL, timeout=LIMIT)),
-}
-"""How each primitive is used."""
-
-
 async def use_everything(settings: Settings, url: str) -> dict[str, str]:
     """Use each primitive on this node alone; return the cause for each one that fails.
 
@@ -523,13 +488,16 @@ async def use_everything(settings: Settings, url: str) -> dict[str, str]:
     options["node_timeout"] = max(1.0, float(options.get("node_timeout", 1.0)))
     options["max_ttl"] = max(4 * options["node_timeout"], TTL, float(options.get("max_ttl", TTL)))
     run = f"doctor-{secrets.token_hex(8)}"
+    trials = {kind.method or kind.name: kind.trial for kind in KINDS}
     failed: dict[str, str] = {}
     async with Settings((url,), options).connect() as locks:
-        for primitive, use in USES.items():
+        engine, how = engine_of(locks), LeaseOptions(TTL)
+        for primitive, trial in trials.items():
             # If a plain lock fails, the other primitives would only fail in the same way.
-            if "lock" not in failed and (cause := await _cause(use(locks, f"{run}-{primitive}"))):
+            name = f"{run}-{primitive}"
+            if "lock" not in failed and (cause := await _cause(trial(engine, name, how, LIMIT))):
                 failed[primitive] = cause
-        await _clean_up(locks, run)
+        await _clean_up(engine, [f"{run}-{one}{end}" for one in trials for end in ("", OTHER)])
     return failed
 
 
@@ -545,10 +513,8 @@ async def _cause(using: Awaitable[object]) -> str | None:
     return None
 
 
-async def _clean_up(locks: LockManager, run: str) -> None:
-    engine = engine_of(locks)
+async def _clean_up(engine: Engine, names: Sequence[str]) -> None:
     prefix = engine.settings.prefix
-    names = [f"{run}-{used}" for used in (*USES, "multi_lock-2")]
     keys = {key for kind in KINDS for one in names for key in kind.keys(lock_key(prefix, one))}
     (node,) = engine.multiplexer.nodes
     # One key per command, because on a Cluster the keys are in different slots.

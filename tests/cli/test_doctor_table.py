@@ -889,8 +889,7 @@ def test_each_primitive_is_used_and_its_keys_are_deleted(here: Here) -> None:
         **dict.fromkeys(("rwlock:#readers", "rwlock:#write"), "acquire* release"),
         "fair_lock:#fair": "acquire* release",
         "election:#leader": "acquire* publish* publish* publish* release",
-        **dict.fromkeys(("event:#event", "latch:#latch"), "prepare* accept*"),
-        "barrier:#barrier": "prepare* accept",
+        **dict.fromkeys(("event:#event", "latch:#latch", "barrier:#barrier"), "prepare* accept*"),
         "once": "acquire* release",
         "once:#once": "read prepare* accept*",
     }

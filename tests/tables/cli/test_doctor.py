@@ -16,11 +16,12 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.multiplexer import NAMED, digest
 from asynclock._nodes.replicated.acks import Acks
 from asynclock._nodes.wire import Failure
+from asynclock._primitives.kinds import KINDS
 from asynclock._rules.nodeset import Kept, NodeSet
 from asynclock._rules.validity import Trust
 from asynclock.cli import doctor, probe
 from asynclock.cli.checks import OPTIONAL, TEXTS, call, examine
-from asynclock.cli.probe import USES, Probe, Purpose
+from asynclock.cli.probe import Probe, Purpose
 from asynclock.testing import run_virtual
 from tests.docs.blocks import ROOT
 
@@ -403,6 +404,6 @@ def test_the_table_of_the_page_has_every_finding_and_no_other() -> None:
     table = page.partition("| about | findings |")[2].partition("\n\n")[0]
     listed = re.findall(r"`([\w-]+)`", table)
     codes = set(TEXTS) - {"cannot-use", "rights-optional"}  # texts of several findings
-    codes |= {f"cannot-{use.replace('_', '-')}" for use in USES}
+    codes |= {f"cannot-{(kind.method or kind.name).replace('_', '-')}" for kind in KINDS}
     codes |= {f"rights-{command.lower().replace(' ', '-')}" for command in OPTIONAL}
     assert sorted(listed) == sorted(codes)

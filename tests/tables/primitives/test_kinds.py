@@ -8,6 +8,7 @@ import pytest
 import asynclock
 import asynclock._primitives
 from asynclock._engine.inspection import Inspection, NodeView
+from asynclock._engine.spec import LeaseOptions
 from asynclock._inspect.survey import SharedState
 from asynclock._keys import lock_key
 from asynclock._primitives.base import Held
@@ -15,6 +16,7 @@ from asynclock._primitives.kinds import KINDS, PARTS, SCRIPTS, KeyRef, spec_of
 from asynclock._primitives.lock import MUTEX
 from asynclock._primitives.readwrite import READERS
 from asynclock._primitives.register import State, StateView
+from asynclock.manager import engine_of
 
 
 def test_no_two_parts_have_the_same_key() -> None:
@@ -27,6 +29,14 @@ def test_every_script_of_a_primitive_is_declared() -> None:
     folder = Path(asynclock._primitives.__file__).parent
     sources = {path.read_text("utf-8") for path in folder.glob("*.lua")}
     assert all(any(source in script.source for script in SCRIPTS) for source in sources)
+
+
+async def test_every_primitive_can_be_tried() -> None:
+    async with asynclock.connect("memory://") as locks:
+        for kind in KINDS:
+            assert callable(getattr(locks, kind.method or kind.name))
+            await kind.trial(engine_of(locks), kind.name, LeaseOptions(5.0), 2.0)
+            assert not locks.leases(), kind.name
 
 
 def test_a_key_is_read_as_it_is_declared() -> None:
