@@ -75,6 +75,13 @@ async def call_off(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.wait(tasks)
 
 
+def cancellations() -> int:
+    """Return how often this task was asked to end."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
 async def go_through(lock: Any) -> None:
     """Enter a lock, or what else can be entered, and leave it at once."""
     async with lock:

@@ -9,14 +9,9 @@ import asynclock
 from asynclock.testing import lose
 from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, virtual_single
+from tests.waiting import cancellations
 
 LOST = asynclock.LeaseLostError
-
-
-def cancellations() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
 
 
 async def was_cancelled() -> None:

@@ -11,7 +11,7 @@ from asynclock.testing import lose
 from tests.engine.batches import listen
 from tests.engine.virtual_nodes import TTL, UNNOTICED, Nodes, start, virtual
 from tests.tables.inside import now
-from tests.waiting import go_through, until
+from tests.waiting import cancellations, go_through, until
 
 
 @virtual
@@ -90,9 +90,7 @@ async def test_the_cancellation_that_a_loss_caused_is_shown_as_its_cause(on: Nod
             lose(lease)
             await asyncio.sleep(1)
     assert isinstance(lost.value.__cause__, asyncio.CancelledError)
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert cancellations() == 0
 
 
 @virtual

@@ -12,7 +12,7 @@ from asynclock.testing import lose
 from tests.engine.kinds import LOCKS as ALL
 from tests.engine.kinds import kinds
 from tests.engine.virtual_nodes import TTL, Nodes, start, virtual_single
-from tests.waiting import PATIENCE, go_through, until
+from tests.waiting import PATIENCE, cancellations, go_through, until
 
 LOCKS = kinds("strict", "fair_lock", "semaphore", "several", "write")
 LOCKS["name by name"] = ALL["multi_lock"]
@@ -20,12 +20,6 @@ LOCKS["name by name"] = ALL["multi_lock"]
 
 def prefix(kind: str) -> str:
     return "asynclock:{" if kind == "name by name" else "asynclock:"  # as on Cluster
-
-
-def cancellations() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -76,12 +76,12 @@ async def test_a_mark_that_moves_delays_only_its_server(
 
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("redirect", ["MOVED", "ASK"])
-@in_virtual_time
-async def test_a_plain_url_of_its_server_is_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, redirect: str, acks: int
+@played_on(VirtualCluster)
+async def test_a_plain_url_of_a_server_is_a_mistake(
+    cluster: VirtualCluster, redirect: str, acks: int
 ) -> None:
     """With `acks` the mark is redirected first."""
-    _, server, _ = VirtualCluster(monkeypatch).primaries
+    _, server, _ = cluster.primaries
     server.info["connected_slaves"] = 1
     server.odd[1236] = f"{redirect} 1236 c0:7000"  # the slot of all names
     async with asynclock.connect("redis://c1:7000", prefix="{locks}:", acks=acks) as locks:

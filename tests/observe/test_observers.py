@@ -23,7 +23,6 @@ from asynclock.observe.otel import Telemetry
 from asynclock.testing import LocalServer
 from tests import patient
 from tests.docs.blocks import ROOT
-from tests.tables.inside import renew_now
 from tests.waiting import call_off, go_through, until
 
 FENCE = "asynclock.lease.fence"
@@ -290,36 +289,6 @@ async def _acquire(locks: asynclock.LockManager, name: str) -> asynclock.Lease:
     return await locks.lock(name).acquire()
 
 
-async def test_losses_by_cause(
-    asynclock_nodes: list[LocalServer],
-    otel: Otel,
-    locks: asynclock.LockManager,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    locks.observe(LogEvents())
-    with pytest.raises(asynclock.LeaseLostError):
-        async with locks.lock("a"):
-            for node in asynclock_nodes:
-                await node.flush()
-            renew_now(locks)
-            await asyncio.sleep(60)
-    assert otel.total("asynclock.lease.losses") == 1
-    assert otel.counted("lease.losses") == {("the nodes no longer hold it for us",): 1}
-    (hold,) = otel.spans("asynclock.hold")
-    assert not hold.status.is_ok
-    assert otel.total("asynclock.lease.active") == 0
-    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(errors) == 1
-    assert "lost the lease on 'a'" in errors[0].getMessage()
-    told = vars(errors[0])
-    assert (told["asynclock_name"], told["asynclock_reason"]) == (
-        "a",
-        "the nodes no longer hold it for us",
-    )
-    assert told["asynclock_fence"] > 0
-    assert 0 < told["asynclock_held"] < 60
-
-
 # ---- logs ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("event", "level"),
@@ -370,24 +339,6 @@ def test_a_logger_of_the_user_gets_what_its_level_allows(caplog: pytest.LogCaptu
         "Failed name='a\\nb' outcome='outage' waited=1.23457",
     )
     assert vars(record)["asynclock_waited"] == 1.23456789
-
-
-async def test_closing_is_one_line_for_all_that_was_held(
-    urls: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "asynclock")
-    caplog.set_level(logging.WARNING, "asynclock.fleet")  # these nodes keep no record of their set
-    async with asynclock.connect(*urls, **SETTINGS) as locks:
-        await go_through(locks.lock("a"))
-    assert not caplog.records, "a close that ends nothing logs nothing"
-    async with asynclock.connect(*urls, **SETTINGS) as locks:
-        leases = [await locks.lock(f"n{number}").acquire() for number in range(12)]
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "ends 12 held leases: " in record.getMessage()
-    assert "'n9', …" in record.getMessage()
-    assert vars(record)["asynclock_names"] == tuple(lease.name for lease in leases)
-    assert {lease.lost_reason for lease in leases} == {"the manager was closed"}
 
 
 async def test_no_record_has_an_owner_id(
