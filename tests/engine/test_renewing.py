@@ -151,8 +151,7 @@ async def test_a_renewal_is_repeated_until_shortly_before_the_end(on: Nodes) -> 
 async def test_a_loss_is_told_at_its_moment_and_its_cause_is_the_network(on: Nodes) -> None:
     lease = await on.locks.lock("a").acquire()
     other = await on.locks.lock("b", ttl=7.0).acquire()
-    for way in on.ways:
-        way.go_mute()
+    on.go_mute()
     on.freeze()
     assert await loses(other) == pytest.approx(7.0 * 0.99 - 0.002, abs=0.002)
     assert await loses(lease) + 7.0 * 0.99 == pytest.approx(VALID, abs=0.005)

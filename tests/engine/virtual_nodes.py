@@ -69,6 +69,10 @@ class Nodes:
         for way in self.ways:
             way.seconds = seconds
 
+    def go_mute(self) -> None:
+        for way in self.ways:
+            way.go_mute()
+
     def some(self, names: str) -> list[MemoryNode]:
         return [node for node in self.nodes if node.name in names]
 

@@ -152,8 +152,7 @@ async def slow_party(on: Nodes) -> AsyncIterator[asyncio.Task[int]]:
         await go_through(slow.lock("warm"))
         early = start(slow.barrier("a", 2).wait(timeout=60))
         await asyncio.sleep(0.1)
-        for way in on.ways:
-            way.go_mute()
+        on.go_mute()
         yield early
 
 
@@ -258,12 +257,10 @@ async def test_a_party_that_gives_up_has_two_node_timeouts_for_it(on: Nodes, ttl
     """Nodes that are busy for a moment then make no outage of it, even after a late report."""
     waiting = start(on.locks.barrier("a", 2, ttl=ttl).wait(timeout=3))
     await asyncio.sleep(2.9)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     await asyncio.sleep(1.6)
     assert not waiting.done()
-    for node in on.nodes[1:]:
-        node.thaw()
+    on.thaw("bc")
     with pytest.raises(TimeoutError):
         await waiting
     assert await on.locks.barrier("a", 2).waiting() == 0
@@ -274,14 +271,12 @@ async def test_a_party_that_gives_up_in_an_outage_says_so_and_leaves_after_it(on
     """It can't know whether the others have passed; more than two node timeouts it never waits."""
     waiting = start(on.locks.barrier("a", 2).wait(timeout=3))
     await asyncio.sleep(2.9)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     began = now()
     with pytest.raises((TimeoutError, asynclock.QuorumUnavailableError)):
         await waiting
     assert now() - began < 0.1 + 2.0 + 0.1
-    for node in on.nodes:
-        node.thaw()
+    on.thaw()
     assert await gone(on) < 2.0
 
 
@@ -294,14 +289,12 @@ async def test_a_party_that_is_cancelled_in_an_outage_leaves_after_it(
     there = on.connect(node_timeout=0.3)
     waiting = start(there.barrier("a", 2).wait())
     await asyncio.sleep(0.5)
-    for node in on.nodes:
-        node.freeze()
+    on.freeze()
     began = now()
     await call_off(waiting)
     assert now() - began == pytest.approx(2 * 0.3, abs=0.01)
     await asyncio.sleep(outage)
-    for node in on.nodes:
-        node.thaw()
+    on.thaw()
     assert await gone(on) < TTL / 2
     assert not any("barrier" in task.get_name() for task in asyncio.all_tasks())
     await there.aclose()

@@ -88,13 +88,11 @@ async def test_a_message_of_a_lease_lasts_as_long_as_the_lease(on: Nodes) -> Non
     second = await waiting
     assert second.owner == lease.owner, "it was handed over"
     assert (await on.locks.inspect("m")).message is None
-    for one in on.nodes:
-        one.freeze()
+    on.freeze()
     publishing = start(second.publish("two"))
     await asyncio.sleep(0.1)
     await call_off(publishing)
-    for one in on.nodes:
-        one.thaw()
+    on.thaw()
     await asyncio.sleep(TTL / 2)
     assert (await on.locks.inspect("m")).message == "two", "the next renewal sent it again"
     lose(second)
@@ -404,11 +402,9 @@ async def test_an_observer_goes_on_through_an_outage_and_ends_with_its_manager(o
     watching = start(watch())
     first = await on.locks.election("e").campaign("one")
     await asyncio.sleep(1)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     await asyncio.sleep(4)
-    for node in on.nodes:
-        node.thaw()
+    on.thaw()
     await asyncio.sleep(4)
     await first.resign()
     async with on.locks.election("e").campaign("two"):
@@ -430,8 +426,7 @@ async def test_an_observer_sees_a_leader_whose_value_was_there_already(on: Nodes
         await asyncio.sleep(BLIND / 4)
         assert not seen
         began = now()
-        for node in on.nodes:
-            await node.command("SET", LOCK, "me", "PX", 60_000)
+        await on.command("SET", LOCK, "me", "PX", 60_000)
         await until(lambda: seen, every=0.01)
         assert now() - began < 0.1
 
@@ -457,8 +452,7 @@ async def test_the_leader_is_the_one_that_a_majority_names(on: Nodes) -> None:
         assert (leader is not None) == (count >= 2)
     assert leader is not None
     assert (leader.name, leader.term, leader.owner, leader.value) == ("e", 7, "me", "mine")
-    for node in on.nodes[1:]:
-        node.kill()
+    on.kill("bc")
     assert await leads(election) is None
 
 
@@ -467,8 +461,7 @@ async def test_the_value_of_another_leader_is_not_that_of_this_one(on: Nodes) ->
     election = on.locks.election("e")
     async with election.campaign("mine"):
         await asyncio.sleep(0.1)
-        for node in on.nodes:
-            await node.command("SET", VALUE, json.dumps([9, 0, "another", "theirs"]))
+        await on.command("SET", VALUE, json.dumps([9, 0, "another", "theirs"]))
         began = now()
         assert await leads(election) is None
         assert now() - began == pytest.approx(1.0, abs=0.1), "it may be on its way"
@@ -482,8 +475,7 @@ async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(o
     assert now() - began < 0.01
     async with election.campaign("here"):
         await asyncio.sleep(0.1)
-        for node in on.nodes:
-            await node.command("DEL", VALUE)
+        await on.command("DEL", VALUE)
         looking = start(leads(election))
         await asyncio.sleep(0.3)
         for node in on.nodes:
@@ -500,17 +492,13 @@ async def test_no_leader_is_known_at_once_and_a_value_on_its_way_is_waited_for(o
 async def test_publish_says_whether_a_majority_stores_the_value(on: Nodes) -> None:
     async with on.locks.election("e").campaign("one") as term:
         await asyncio.sleep(0.1)
-        for node in on.nodes[1:]:
-            await node.command("SET", LOCK, "another")
+        await on.command("SET", LOCK, "another", only="bc")
         assert await term.publish("two") is False, "two nodes have another leader"
-        for node in on.nodes[1:]:
-            await node.command("SET", LOCK, term.lease.owner)
+        await on.command("SET", LOCK, term.lease.owner, only="bc")
         assert await term.publish("three") is True
-        for node in on.nodes[1:]:
-            node.freeze()
+        on.freeze("bc")
         assert await term.publish("four") is False, "two nodes do not answer"
-        for node in on.nodes[1:]:
-            node.thaw()
+        on.thaw("bc")
         await asyncio.sleep(TTL)
         leader = await leads(on.locks.election("e"))
         assert leader is not None
@@ -547,7 +535,6 @@ async def test_the_latest_of_many_values_counts_on_whichever_node_it_is(on: Node
             assert leader is not None
             assert (leader.value, leader.holder) == ("a", "web-1")
             assert (leader.term, leader.owner) == (term.number, term.lease.owner)
-        for node in on.nodes:
-            await node.command("SET", VALUE, "not json")
+        await on.command("SET", VALUE, "not json")
         assert await election.leader() is None
         assert term.held

@@ -155,8 +155,7 @@ async def test_a_body_that_goes_on_in_another_task_is_left_there(on: Nodes) -> N
 async def test_a_holder_that_dies_before_its_record(on: Nodes) -> None:
     async with on.connect() as dying:
         run = await dying.once("a").acquire()
-        for way in on.ways:
-            way.go_mute()
+        on.go_mute()
     run.finish("never kept")
     with pytest.raises(asynclock.AsyncLockError):
         await run.release()
@@ -170,8 +169,7 @@ async def test_a_holder_that_dies_before_its_record(on: Nodes) -> None:
 async def test_a_run_that_lost_its_lease_keeps_nothing(on: Nodes, gone: str) -> None:
     with pytest.raises(asynclock.LeaseLostError):
         async with on.locks.once("a") as run:
-            for node in on.nodes:
-                await node.command(*(gone, "asynclock:a")[: 1 + (gone == "DEL")])
+            await on.command(*(gone, "asynclock:a")[: 1 + (gone == "DEL")])
             run.finish("lost")
     assert (run.done, run.result) == (False, None)
     assert await look(on) == (False, None)
@@ -249,8 +247,7 @@ async def test_a_minoritys_result_is_kept_by_all_or_none(
     ours, kept = await do(on.locks, "second")
     assert (ours, kept) in ((True, "second"), (False, "first"))
     on.slow(0.0)
-    for way in on.ways:
-        way.go_mute()
+    on.go_mute()
     for _ in range(3):
         assert await do(on.locks, "third", timeout=3 * TTL) == (False, kept)
 

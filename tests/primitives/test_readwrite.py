@@ -132,8 +132,7 @@ async def test_readers_do_not_rival_one_another(on: Nodes) -> None:
     await asyncio.sleep(1)
     assert on.locks.statistics().refused >= 10
     assert on.locks.statistics().split_votes == 0
-    for node in on.nodes[:2]:
-        await node.command("DEL", WRITER)
+    await on.command("DEL", WRITER, only="ab")
     # They ask again at times: the locks that were in the way had a minute left.
     leases = await asyncio.gather(*waiting)
     assert all(lease.held for lease in leases)
@@ -317,8 +316,7 @@ async def test_an_upgrade_that_begins_again_has_what_is_left_of_its_timeout(
 async def test_split_votes_at_the_gate_are_tried_again_in_time(on: Nodes, timeout: int) -> None:
     lock = on.locks.rwlock("a")
     reading = await lock.read().acquire()
-    for node in on.nodes[:2]:
-        await node.command("SET", GATE, "rival", "PX", 3000)
+    await on.command("SET", GATE, "rival", "PX", 3000, only="ab")
     began = now()
     waited = await took(lock.upgrade(reading, timeout=timeout), asynclock.NotAcquiredError)
     assert timeout <= waited < 1.8
@@ -370,8 +368,7 @@ async def test_a_lease_that_is_lost_while_it_changes_sides_ends_both(on: Nodes, 
 async def test_a_downgrade_in_an_outage_ends_before_the_write_lease_does(on: Nodes) -> None:
     lock = on.locks.rwlock("a", renew=False)
     writing = await lock.write().acquire()
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     began = now()
     with pytest.raises((asynclock.QuorumUnavailableError, asynclock.AcquireTimeoutError)):
         await lock.downgrade(writing)
@@ -406,8 +403,7 @@ async def test_a_downgrade_that_is_cancelled_leaves_no_reader(on: Nodes, moment:
 async def test_a_downgrade_of_what_the_nodes_have_lost_leaves_no_reader(on: Nodes) -> None:
     lock = on.locks.rwlock("a")
     writing = await lock.write().acquire()
-    for node in on.nodes:
-        await node.command("DEL", WRITER)
+    await on.command("DEL", WRITER)
     with pytest.raises(asynclock.LeaseLostError):
         await lock.downgrade(writing)
     await until(lambda: on.locks.leases() == (), timeout=1)

@@ -145,12 +145,10 @@ async def test_a_node_that_answers_late_is_given_back_its_values(on: Nodes, outa
     on.ways[2].seconds = 0.1
     assert await on.locks.event("e").is_set()
     if outage:
-        for node in on.nodes[:2]:
-            node.freeze()
+        on.freeze("ab")
         await asyncio.sleep(outage)
         assert await stored(on, node=2) is None
-        for node in on.nodes:
-            node.thaw()
+        on.thaw()
 
     async def there() -> bool:
         return bool(await stored(on, node=2) == "set")
@@ -188,8 +186,7 @@ async def test_a_change_goes_at_once_above_a_number_from_a_clock_that_is_ahead(o
     event = on.locks.event("e")
     await event.set()
     ahead = int((on.nodes[0].wall() + 5) * 1e6)
-    for node in on.nodes:
-        await node.command("HSET", EVENT, "promised", ahead, "by", "another")
+    await on.command("HSET", EVENT, "promised", ahead, "by", "another")
     began = now()
     await event.clear()
     assert now() - began < 1
@@ -271,8 +268,7 @@ async def test_a_node_that_was_busy_for_a_moment_makes_the_change(on: Nodes) -> 
 async def test_calls_keep_to_their_timeouts_in_an_outage(on: Nodes) -> None:
     """Those without a timeout outlast the longest quarantine: a restart of two is no error."""
     event, latch, barrier = on.locks.event("e"), on.locks.latch("l", 2), on.locks.barrier("b", 2)
-    for node in on.nodes[1:]:
-        node.freeze()
+    on.freeze("bc")
     calls: list[Any] = [latch.count_down, latch.remaining, latch.wait, barrier.wait]
     calls += [barrier.waiting, barrier.broken, barrier.abort, barrier.reset]
     for call in calls:
@@ -294,8 +290,7 @@ async def test_a_wait_that_ends_in_an_outage_says_so(on: Nodes) -> None:
         start(call(timeout=8)) for call in (on.locks.event("e").wait, on.locks.latch("l", 2).wait)
     ]
     await asyncio.sleep(2)
-    for node in on.nodes[1:]:
-        node.kill()
+    on.kill("bc")
     began = now()
     for wait in waits:
         with pytest.raises(asynclock.QuorumUnavailableError):
@@ -312,8 +307,7 @@ async def test_pauses_grow_while_too_few_nodes_answer_and_the_error_says_which(o
         numbers.append(number)
         return without_push(number, left, random)
 
-    for node in on.nodes[1:]:
-        node.kill()
+    on.kill("bc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pacing, "without_push", count)
         with pytest.raises(asynclock.QuorumUnavailableError) as caught:
