@@ -109,8 +109,11 @@ def say(message: object) -> None:
 
 
 class _ToStderr(logging.Handler):
+    last = ""
+
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        self.last = record.getMessage()
+        say(self.last)
 
 
 def log_to_nobody() -> None:
@@ -121,7 +124,7 @@ def log_to_nobody() -> None:
 def log_to_stderr() -> None:
     """Print the library's warnings in the same form as ours."""
     logger = logging.getLogger("asynclock")
-    logger.addHandler(_ToStderr(logging.WARNING))
+    logger.handlers = [_ToStderr(logging.WARNING)]
     logger.propagate = False
 
 
@@ -329,8 +332,11 @@ def guarded(call: Callable[[], object]) -> int:
         answer = call()
         sys.stdout.flush()
     except AsyncLockError as error:
+        # The library has logged why it refuses a set of nodes, and raises the same text.
+        logged = [getattr(one, "last", "") for one in logging.getLogger("asynclock").handlers]
         for line in lines_of(error):
-            say(line)
+            if line not in logged:
+                say(line)
         return next((status for kind, status in _MEANING if isinstance(error, kind)), Status.LOST)
     except KeyboardInterrupt:
         return Status.INTERRUPTED

@@ -254,6 +254,12 @@ def test_what_is_said_and_can_be_done_next(case: str, here: Here) -> None:
         assert ended.out.startswith(said)
 
 
+def test_a_set_that_is_refused_is_named_once(here: Here) -> None:
+    named = [word for url in (*OLD[:2], "memory://d") for word in ("--node", url)]
+    ended = here("release", "a", "--ask", *named, scene=Scene("record"))
+    assert (ended.status, ended.err.count(f"the fleet uses {THREE}")) == (64, 1)
+
+
 STEPS = "record", "add while b is away"
 LISTED = b"id=1 name=asynclock:0a1b:web-1 age=3\n"
 
