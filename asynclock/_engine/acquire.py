@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from .. import _clock, _settings
 from .._rules.pacing import Spread
+from .._rules.seeking import answer_by, limit
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed, Voted
 from . import refusals
@@ -29,7 +30,7 @@ from .engine import Engine
 from .grant import Grant, LocalQueue, Turn, reserve_ahead, reserve_now
 from .lease import Lease
 from .outbox import Ask, decide
-from .seek import LONGEST_ATTEMPT, Seek
+from .seek import Seek
 from .spec import LeaseOptions, LockSpec
 
 
@@ -327,15 +328,14 @@ class Acquire(AcquireContext[Lease]):
             if owed and queue is not None:
                 kept = queue.take_kept(_clock.now())
             left = None
-            if self._deadline is not None:  # the nodes get the time for one answer in any case
-                latest = max(self._deadline, self._started + engine.settings.node_timeout)
-                left = latest - _clock.now()
+            if self._deadline is not None:
+                timeout = engine.settings.node_timeout
+                until = answer_by(self._deadline, self._started, timeout)
+                left = limit(until, _clock.now(), timeout)
             if kept is None and (left is None or left > 0) and not engine.closed:
                 no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
                 waits = () if no_ticket else engine.waits
                 ask = Ask(engine, self._spec, self._options.ttl, waits)
-                if left is not None and left >= LONGEST_ATTEMPT * engine.settings.node_timeout:
-                    left = None
                 yield from decide(ask, left)
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:

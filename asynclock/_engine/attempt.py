@@ -23,6 +23,7 @@ from .._nodes.wire import FAILED, Failure, Take, Word
 from .._rules import pacing, validity
 from .._rules.pacing import free_in
 from .._rules.quorum import Ballot, Verdict
+from .._rules.seeking import Seen
 from .context import Context
 from .spec import (
     Granted,
@@ -360,6 +361,24 @@ class Attempt(Vote):
         """The owner that most refusing nodes named; None if no node refused."""
         named = [one.holder for one in self.refused.values()]
         return max(named, key=named.count, default=None)
+
+    def seen(self, *, slot: bool = False, unsettled: bool = False) -> Seen:
+        """Return what this attempt has shown, if it was not won; for the arguments see `Seen`."""
+        now = _clock.now()
+        return Seen(
+            started=self.started,
+            outage=self.outage,
+            cut=self.cut,
+            hopeless=self.hopeless,
+            barred=self.barred,
+            discarded=any(0 < one.votes_from <= now for one in self.failures.values()),
+            owners=self.owners,
+            granted=bool(self.ballot.claims),
+            reserved=any(one.free for one in self.refused.values()),
+            slot=slot,
+            unsettled=unsettled,
+            remaining=self.remaining,
+        )
 
     def votes(self) -> dict[str, str]:
         """Return the vote of each node so far, by address: see `events.Voted`."""

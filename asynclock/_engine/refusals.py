@@ -133,12 +133,6 @@ def already_held(name: str) -> AlreadyHeldError:
     )
 
 
-def discarded(vote: Vote) -> bool:
-    """Return whether a guard discarded a reply, whose node may vote again by now."""
-    now = _clock.now()
-    return any(0 < failure.votes_from <= now for failure in vote.failures.values())
-
-
 def hopeless(vote: Vote) -> ConfigurationError:
     """Return the error for permanent failures that rule out a quorum."""
     unsupported = any(failure.code == UNSUPPORTED for failure in vote.failures.values())

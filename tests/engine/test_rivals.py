@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.pacing import SETTLING
+from asynclock._rules.seeking import SETTLING
 from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import Nodes, Way

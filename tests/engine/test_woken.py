@@ -7,7 +7,7 @@ from unittest import TestCase
 import pytest
 
 import asynclock
-from asynclock._rules.pacing import STEADY
+from asynclock._rules.seeking import STEADY
 from tests.engine.test_queue import AT_ONCE, QUEUE, line_up, wins
 from tests.engine.virtual_nodes import (
     KEY,

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from asynclock._rules.pacing import SETTLING, STEADY, Owners
 from asynclock._rules.quorum import majority
+from asynclock._rules.seeking import SETTLING, STEADY, Owners
 
 TIMEOUT = 0.4
 

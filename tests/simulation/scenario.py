@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from asynclock._rules.pacing import SETTLING
+from asynclock._rules.seeking import SETTLING
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import PATIENCE
 from tests.simulation import faults, shapes, tasks  # noqa: F401  # they fill OPERATIONS

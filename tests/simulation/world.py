@@ -22,10 +22,8 @@ import pytest
 import asynclock
 from asynclock import _clock, _process
 from asynclock._engine import renewal
-from asynclock._engine.attempt import Attempt
 from asynclock._engine.grant import Reservation
 from asynclock._engine.seek import Seek
-from asynclock._engine.spec import LockSpec
 from asynclock._nodes import link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
@@ -360,11 +358,11 @@ def played_in(world: World) -> Iterator[None]:
 
     settle = Seek._settle
 
-    async def note_split(seeking: Seek, attempt: Attempt) -> LockSpec | None:
-        spec, task = await settle(seeking, attempt), asyncio.current_task()
-        if seeking._settled and task is not None:
+    async def note_split(seek: Seek) -> None:
+        await settle(seek)
+        task = asyncio.current_task()
+        if task is not None:
             world.settled.add(task)
-        return spec
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Seek, "_settle", note_split)

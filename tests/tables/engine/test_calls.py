@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.pacing import SETTLING, STEADY, Spread
+from asynclock._rules.pacing import Spread
+from asynclock._rules.seeking import SETTLING, STEADY
 from asynclock._rules.validity import longest_outage
 from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, start
 from tests.tables.engine.told import (

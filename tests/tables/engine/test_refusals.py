@@ -159,13 +159,6 @@ def test_what_a_person_must_mend_is_an_error_of_the_configuration(
     assert str(error) == "'a' can't be locked here: n0: no right; n1: no right"
 
 
-@in_virtual_time
-async def test_an_answer_was_discarded_if_its_node_may_vote_again_by_now() -> None:
-    for votes_from, discarded in ((0.0, False), (-1, True), (now(), True), (now() + 1, False)):
-        at = now() + votes_from if votes_from < 0 else votes_from
-        assert refusals.discarded(Failed(Failure("its vote", votes_from=at))) is discarded
-
-
 @pytest.mark.parametrize(
     ("owner", "ours", "shown"),
     [

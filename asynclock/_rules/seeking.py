@@ -1,0 +1,289 @@
+"""Decides what a call does that asks for a name until it has it. It sends nothing and never waits.
+
+`Seeking.after` is told what an attempt that was lost has shown, and returns the next step; `waited`
+does so after a pause. Moments are seconds of our own clock; random numbers are in [0, 1).
+
+A call that doesn't wait, and one whose time is over, give up only if somebody else has the name.
+Somebody has it if a quorum of the nodes names one owner, or if a node still names an owner for whom
+it is too late to give the name back: each attempt has an owner of its own, and gives back what it
+got as soon as it is lost. Otherwise rivals have split the vote, and the call takes a ticket, which
+settles it. A ticket that goes first is no reason to give up: its waiter may give up for ours at the
+same moment (docs/decisions/0031; tests/model: B17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from . import pacing
+
+LONGEST_ATTEMPT = 3
+"""Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
+for the request, and one to write the fence back."""
+MOST_HOPS = 5
+"""Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
+every slot and then take a free one."""
+SETTLING = 4.0
+"""Maximum number of node timeouts from a call until it gives up, though nobody has the name."""
+STEADY = 1.5
+"""Number of node timeouts after which an owner that a node still names gives nothing back: its
+attempt takes one, and its release less than half of one where latencies are a quarter at most."""
+
+
+class Step(Enum):
+    """What a call does next."""
+
+    AGAIN = "ask again at once"
+    ELSEWHERE = "ask for the slot that seems to be free"
+    BACK_OFF = "do so after a random pause, because rivals compete for it"
+    SETTLE = "ask with a ticket, to which rivals give way"
+    WAIT = "pause until somebody may have released it, or until nodes may answer"
+    TAKEN = "give up: somebody else has it"
+    OUTAGE = "give up: too few nodes answer"
+    HOPELESS = "give up: a quorum will never grant it"
+    OUT_OF_TIME = "give up: time was over before the nodes could answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What an attempt has shown that was not won."""
+
+    started: float
+    """When the nodes were asked."""
+    outage: bool = False
+    """Whether too few nodes voted; then the next four say why, and otherwise the others count."""
+    cut: bool = False
+    """Whether the caller's time ended the attempt."""
+    hopeless: bool = False
+    """Whether so many nodes reject the request for good that no quorum is left."""
+    barred: float = 0.0
+    """Seconds until a quorum may vote; 0 if it may now."""
+    discarded: bool = False
+    """Whether a guard discarded a vote of a node that may vote again by now."""
+    owners: Sequence[str] = ()
+    """For each node that refused because the name is taken: the owner that it named."""
+    granted: bool = False
+    """Whether a node granted."""
+    reserved: bool = False
+    """Whether a node has left the name to a waiter."""
+    slot: bool = False
+    """Whether another slot seems to be free."""
+    unsettled: bool = False
+    """Whether a node has another number of the caller's ticket."""
+    remaining: float | None = None
+    """Seconds until the name is free if nobody renews; None if unknown."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Seeking:
+    """What one call knows while it asks again and again, and what it does next."""
+
+    asked: float
+    """When the call was made."""
+    deadline: float | None
+    """When its time is over; None for no limit."""
+    once: bool
+    """Whether it takes only what is free."""
+    queues: bool
+    """Whether the nodes keep a place for it, if it is refused."""
+    settles: bool
+    """Whether it takes a ticket where rivals have split the vote."""
+    permits: int
+    """Number of slots of the name."""
+    node_timeout: float
+    ticket_ttl: float
+    """Seconds for which nodes keep a place."""
+    patience: float
+    """Seconds of an outage that a call without a deadline waits out."""
+    owners: Owners
+    lost: bool = field(default=False, init=False)
+    """Whether an attempt was lost to others."""
+    settled: int = 0
+    """Number of attempts with a ticket that neither won nor met a holder."""
+    pauses: int = 0
+    """Number of pauses so far."""
+    _until: float = field(init=False)
+    _hops: int = field(default=0, init=False)
+    _in_vain: int = field(default=0, init=False)
+    """Number of pushes in vain; each pause without a push takes one away."""
+    _outage_since: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        ends = self.asked if self.deadline is None and self.once else self.deadline
+        self._until = inf if ends is None else answer_by(ends, self.asked, self.node_timeout)
+
+    def late(self, now: float) -> bool:
+        """Return whether the caller's time is over."""
+        return self.deadline is not None and now >= self.deadline
+
+    def limit(self, lost: Seen | None, now: float) -> float | None:
+        """Return the seconds for the next attempt, at most 0 if time is over; None for no limit.
+
+        lost: what the last attempt that was lost to others has shown by now; None without one. The
+        first attempt of a call that takes only what is free has no limit: the links know better
+        whether our loop was busy.
+        """
+        if self.deadline is None and not (self.once and lost):
+            return None
+        settling = lost is not None and not self._somebody_has_it(lost, now)
+        return limit(self._answer_by(settling=settling), now, self.node_timeout)
+
+    def after(self, seen: Seen, now: float) -> Step:
+        """Return the step that follows an attempt."""
+        return self._without_quorum(seen, now) if seen.outage else self._refused(seen, now)
+
+    def waited(self, seen: Seen, now: float) -> Step:
+        """Return the step that follows a pause; late replies may have added to what was `seen`."""
+        if not self.late(now):
+            return Step.AGAIN
+        if seen.outage:
+            return Step.OUTAGE
+        over = now >= self._answer_by(settling=True) or self._somebody_has_it(seen, now)
+        return Step.TAKEN if over else Step.AGAIN
+
+    def _refused(self, seen: Seen, now: float) -> Step:
+        self._outage_since, self.lost = None, True
+        if not self.settles:
+            return Step.TAKEN
+        ends = self.once or self.late(now)
+        if ends or not self.queues:
+            taken = self._somebody_has_it(seen, now)
+            in_time = now < self._answer_by(settling=True)
+            if in_time and not taken:
+                self.settled += 1
+                return Step.SETTLE
+            # For each slot that turns out to be taken, rivals have got one more of the permits.
+            if in_time and seen.slot and self._hops < self.permits:
+                self._hops += 1
+                return Step.ELSEWHERE
+            if ends:
+                return Step.TAKEN
+            self.settled = 0
+            self.owners.forget()
+        if seen.slot and self._hops < MOST_HOPS and now < self._until:
+            self._hops += 1
+            return Step.ELSEWHERE
+        if seen.slot:
+            return Step.BACK_OFF
+        return Step.AGAIN if seen.unsettled and self.queues else Step.WAIT
+
+    def _without_quorum(self, seen: Seen, now: float) -> Step:
+        timeout, took, late = self.node_timeout, now - seen.started, self.late(now)
+        if late and took < timeout:  # the call ended before the nodes' time: this may be no outage
+            if self.lost:
+                return Step.TAKEN
+            if seen.cut and self._outage_since is None and took < 0.9 * timeout:
+                return Step.OUT_OF_TIME
+        if seen.hopeless:
+            return Step.HOPELESS
+        if self._outage_since is None:
+            self._outage_since = seen.started
+        if self.once and self.lost and seen.cut:
+            return Step.TAKEN
+        waited_out = self.deadline is None and now - self._outage_since >= self.patience
+        # Don't make the caller wait for votes that can't come in time.
+        in_vain = self.deadline is not None and now + seen.barred > self._until
+        only = self.once and not (now < self._until and seen.discarded)
+        return Step.OUTAGE if only or waited_out or in_vain or late else Step.WAIT
+
+    def _somebody_has_it(self, seen: Seen, now: float) -> bool:
+        # Before our own ticket is known to others, also true if the ticket of another waiter is
+        # first: that waiter will settle the vote. Of several permits it takes only one, so there
+        # the second reason doesn't count.
+        if seen.reserved and not self.settled and self.permits == 1 and not seen.granted:
+            return True
+        return self.owners.has_one(seen.owners, seen.started, now)
+
+    def _answer_by(self, *, settling: bool) -> float:
+        # The latest moment for an answer. After the deadline a split vote may be settled, and a
+        # slot may be taken that was reported as free.
+        if not (settling or self.settled or self._hops):
+            return self._until
+        return max(self._until, self.asked + SETTLING * self.node_timeout)
+
+    # pauses
+
+    @property
+    def longest(self) -> float:
+        """Maximum seconds of a pause: the nodes must hear of a ticket before it expires."""
+        return 0.4 * self.ticket_ttl
+
+    @property
+    def expects_pushes(self) -> bool:
+        """Whether pushes are worth asking for: not too many have come in vain."""
+        return self._in_vain < pacing.IN_VAIN
+
+    def pushed(self, *, called: bool) -> None:
+        """Note that a push has ended a pause; `called`: it said that it is our turn."""
+        self._in_vain += called  # if the next attempt wins, nobody looks at it again
+
+    def unpushed(self) -> None:
+        """Note that a pause has ended without a push."""
+        self._in_vain = max(0, self._in_vain - 1)
+
+    def pause(self, seen: Seen, now: float, random: float, *, rank: int, listens: bool) -> float:
+        """Return the seconds of the pause after this attempt.
+
+        `rank` waiters go first. `listens`: a push ends the pause, if the name is released.
+        """
+        remaining = None if seen.outage else seen.remaining
+        if listens:
+            seconds = pacing.until_expiry(remaining, random)
+        else:
+            seconds = pacing.without_push(self.pauses, remaining, random, rank=rank)
+        self.pauses += 1
+        self._hops = 0
+        seconds = min(seconds, self.longest * (0.75 + random / 4))
+        end = self._until if self.deadline is None else self.deadline
+        return min(seconds, max(0.0, end - now))
+
+    def before_settling(self, now: float, random: float) -> float:
+        """Return the seconds to pause before an attempt with a ticket that the nodes know.
+
+        The first one goes at once and tells them. Later ones win only once rivals have withdrawn.
+        """
+        if self.settled < 2:
+            return 0.0
+        seconds = pacing.without_push(self.settled - 1, None, random)
+        return min(seconds, self.node_timeout / 4, self._answer_by(settling=True) - now)
+
+
+def answer_by(deadline: float, asked: float, node_timeout: float) -> float:
+    """Return the latest moment for an answer: the nodes get the time for one in any case."""
+    return max(deadline, asked + node_timeout)
+
+
+def limit(until: float, now: float, node_timeout: float) -> float | None:
+    """Return the seconds after which an attempt must end; None if it ends by itself before."""
+    left = until - now
+    return left if left < LONGEST_ATTEMPT * node_timeout else None
+
+
+class Owners:
+    """The owners that the nodes have named in one refusal after the other."""
+
+    __slots__ = ("_quorum", "_seen", "_steady")
+
+    def __init__(self, quorum: int, node_timeout: float) -> None:
+        self._quorum = quorum
+        self._steady = STEADY * node_timeout
+        self._seen: dict[str, float] = {}
+        """When each of the owners was first named."""
+
+    def has_one(self, named: Sequence[str], asked: float, now: float) -> bool:
+        """Note a refusal, and return whether one of the owners that nodes named has the name.
+
+        The nodes were asked at `asked`, and have answered by `now`.
+        """
+        return any(
+            named.count(owner) >= self._quorum
+            or asked - self._seen.setdefault(owner, now) >= self._steady
+            for owner in named
+        )
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._seen.clear()

@@ -1,0 +1,269 @@
+"""What a call does next, for whatever its attempts show."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asynclock._rules import pacing
+from asynclock._rules.seeking import (
+    LONGEST_ATTEMPT,
+    MOST_HOPS,
+    SETTLING,
+    STEADY,
+    Owners,
+    Seeking,
+    Seen,
+    Step,
+    limit,
+)
+
+ASKED, TIMEOUT, TICKET, PATIENCE = 100.0, 0.5, 4.0, 30.0
+END = ASKED + SETTLING * TIMEOUT
+HELD = ("x", "x")
+SPLIT = ("x", "y")
+
+
+def call(**options: Any) -> Seeking:
+    terms: dict[str, Any] = {
+        "asked": ASKED,
+        "deadline": None,
+        "once": False,
+        "queues": not options.get("once", False),
+        "settles": True,
+        "permits": 1,
+        "node_timeout": TIMEOUT,
+        "ticket_ttl": TICKET,
+        "patience": PATIENCE,
+        "owners": Owners(2, TIMEOUT),
+    }
+    return Seeking(**{**terms, **options})
+
+
+def lost(owners: Sequence[str] = HELD, **more: Any) -> Seen:
+    return Seen(started=ASKED, owners=owners, **more)
+
+
+def mute(**more: Any) -> Seen:
+    return Seen(**{"started": ASKED, "outage": True, **more})
+
+
+ONCE = {"once": True}
+OVER = {"deadline": ASKED}
+LIMITED = {"deadline": ASKED + 1.0}
+SLOTS = {"permits": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "seen", "step"),
+    [
+        ({}, lost(), Step.WAIT),
+        ({}, lost(SPLIT), Step.WAIT),
+        ({"queues": False}, lost(), Step.WAIT),
+        ({"queues": False}, lost(SPLIT), Step.SETTLE),
+        (ONCE, lost(), Step.TAKEN),
+        (ONCE, lost(SPLIT), Step.SETTLE),
+        ({**ONCE, "settles": False}, lost(SPLIT), Step.TAKEN),
+        (OVER, lost(), Step.TAKEN),
+        (OVER, lost(SPLIT), Step.SETTLE),
+        ({}, lost(unsettled=True), Step.AGAIN),
+        ({"queues": False}, lost(unsettled=True), Step.WAIT),
+        # A node leaves the name to the waiter that is first, who will settle the vote.
+        (OVER, lost((), reserved=True), Step.TAKEN),
+        (OVER, lost((), reserved=True, granted=True), Step.SETTLE),
+        ({**OVER, **SLOTS}, lost((), reserved=True), Step.SETTLE),
+        # Another slot is free.
+        (SLOTS, lost(slot=True), Step.ELSEWHERE),
+        ({**SLOTS, **ONCE}, lost(slot=True), Step.ELSEWHERE),
+        ({**SLOTS, **ONCE}, lost(SPLIT, slot=True), Step.SETTLE),
+        # Too few nodes voted.
+        ({}, mute(), Step.WAIT),
+        ({}, mute(hopeless=True), Step.HOPELESS),
+        ({}, mute(started=ASKED - PATIENCE), Step.OUTAGE),
+        (LIMITED, mute(started=ASKED - PATIENCE), Step.WAIT),
+        (LIMITED, mute(barred=0.9), Step.WAIT),
+        (LIMITED, mute(barred=1.1), Step.OUTAGE),
+        (ONCE, mute(), Step.OUTAGE),
+        (ONCE, mute(discarded=True), Step.WAIT),
+        (OVER, mute(cut=True), Step.OUT_OF_TIME),
+        (OVER, mute(started=ASKED - 0.95 * TIMEOUT, cut=True), Step.OUTAGE),
+        (OVER, mute(), Step.OUTAGE),
+    ],
+)
+def test_what_follows_a_first_attempt(options: dict[str, Any], seen: Seen, step: Step) -> None:
+    assert call(**options).after(seen, ASKED) is step
+
+
+@pytest.mark.parametrize(
+    ("options", "seen", "step"),
+    [
+        (OVER, mute(), Step.TAKEN),
+        (OVER, mute(started=ASKED - TIMEOUT), Step.OUTAGE),
+        (ONCE, mute(cut=True), Step.TAKEN),
+        (ONCE, mute(), Step.OUTAGE),
+        ({}, mute(), Step.WAIT),
+    ],
+)
+def test_who_met_a_holder_blames_no_node_that_had_no_time(
+    options: dict[str, Any], seen: Seen, step: Step
+) -> None:
+    seeking = call(**options)
+    seeking.after(lost(), ASKED)
+    assert seeking.after(seen, ASKED) is step
+
+
+@pytest.mark.parametrize(
+    ("at", "seen", "step"),
+    [
+        (0.9, lost(), Step.AGAIN),
+        (1.0, lost(), Step.TAKEN),
+        (1.0, lost(SPLIT), Step.AGAIN),
+        (SETTLING * TIMEOUT, lost(SPLIT), Step.TAKEN),
+        (0.9, mute(), Step.AGAIN),
+        (1.0, mute(), Step.OUTAGE),
+    ],
+)
+def test_what_follows_a_pause(at: float, seen: Seen, step: Step) -> None:
+    seeking = call(**LIMITED)
+    assert seeking.after(seen, ASKED) is Step.WAIT
+    assert seeking.waited(seen, ASKED + at) is step
+
+
+def test_nobody_who_may_have_a_free_slot_goes_on_hopping_for_ever() -> None:
+    seeking, seen = call(permits=9), lost(slot=True)
+    for _ in range(2):
+        steps = [seeking.after(seen, ASKED) for _ in range(MOST_HOPS + 1)]
+        assert steps == [Step.ELSEWHERE] * MOST_HOPS + [Step.BACK_OFF]
+        seeking.pause(seen, ASKED, 0.5, rank=0, listens=False)
+    seeking = call(**ONCE, **SLOTS)
+    assert [seeking.after(seen, ASKED) for _ in range(4)] == [Step.ELSEWHERE] * 3 + [Step.TAKEN]
+    late = call(**SLOTS, deadline=ASKED + 1.0)
+    late.after(lost(), ASKED)
+    assert late.after(seen, ASKED + 1.0) is Step.ELSEWHERE, "a slot that was reported as free"
+    assert late.after(seen, END) is Step.TAKEN
+
+
+def test_an_attempt_has_a_limit_only_near_the_end() -> None:
+    assert call().limit(None, ASKED) is None
+    assert call(**ONCE).limit(None, ASKED) is None, (
+        "its links know better whether the loop was busy"
+    )
+    seeking = call(deadline=ASKED + 5.0)
+    assert seeking.limit(None, ASKED + 5.0 - LONGEST_ATTEMPT * TIMEOUT) is None
+    assert seeking.limit(None, ASKED + 4.0) == 1.0
+    assert seeking.limit(None, ASKED + 6.0) == -1.0
+    assert call(deadline=ASKED + 0.01).limit(None, ASKED) == TIMEOUT, "each call gets one answer"
+    split = call(**ONCE)
+    split.after(lost(SPLIT), ASKED)
+    assert split.limit(lost(SPLIT), END - 1.0) == 1.0
+    assert limit(3.0, 1.0, 0.6) is None
+
+
+def test_only_later_attempts_to_settle_wait_for_rivals() -> None:
+    seeking = call(**ONCE)
+    seeking.after(lost(SPLIT), ASKED)
+    assert seeking.before_settling(ASKED, 0.5) == 0.0
+    for settled in range(1, 9):
+        seeking.after(lost(SPLIT), ASKED)
+        pause = pacing.without_push(settled, None, 0.5)
+        assert seeking.before_settling(ASKED, 0.5) == min(pause, TIMEOUT / 4)
+    assert seeking.before_settling(END - 0.01, 0.5) == pytest.approx(0.01)
+
+
+def test_pauses_grow_where_no_push_comes_and_for_those_behind() -> None:
+    """An outage says nothing of the holder: the few refusals that came may be old."""
+    for rank in (0, 2):
+        seeking, seen = call(), [lost()] * 4 + [mute(remaining=0.001)]
+        pauses = [seeking.pause(one, ASKED, 0.5, rank=rank, listens=False) for one in seen]
+        wanted = [pacing.without_push(number, None, 0.5, rank=rank) for number in range(5)]
+        assert pauses == pytest.approx(wanted)
+        held = lost(remaining=0.3)
+        waits = seeking.pause(held, ASKED, 0.5, rank=rank, listens=True)
+        assert waits == pacing.until_expiry(0.3, 0.5)
+
+
+def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
+    """Even if one refresh is lost; and the waiters of one holder do so at different times."""
+    held = lost(remaining=60.0)
+    soon, late = (
+        call().pause(held, ASKED, random, rank=0, listens=True) / TICKET for random in (0.0, 0.999)
+    )
+    assert 0.25 <= soon < late - 0.05 < 0.4
+
+
+def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
+    seeking = call()
+    for _ in range(pacing.IN_VAIN):
+        assert seeking.expects_pushes
+        seeking.pushed(called=False)
+        seeking.pushed(called=True)
+    assert not seeking.expects_pushes
+    seeking.unpushed()
+    assert seeking.expects_pushes
+
+
+SEEN = st.builds(
+    Seen,
+    started=st.just(ASKED),
+    outage=st.booleans(),
+    cut=st.booleans(),
+    barred=st.sampled_from([0.0, 5.0]),
+    discarded=st.booleans(),
+    owners=st.lists(st.sampled_from("xyz"), max_size=3),
+    granted=st.booleans(),
+    reserved=st.booleans(),
+    slot=st.booleans(),
+    unsettled=st.booleans(),
+    remaining=st.none() | st.floats(0, 60),
+)
+
+
+@given(
+    st.lists(st.tuples(SEEN, st.floats(0.001, 0.6), st.floats(0, 0.999)), min_size=1, max_size=40),
+    st.none() | st.floats(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 3]),
+)
+def test_a_call_ends_in_time_and_never_gives_up_a_name_that_nobody_has(
+    attempts: list[tuple[Seen, float, float]],
+    timeout: float | None,
+    once: bool,
+    queues: bool,
+    permits: int,
+) -> None:
+    deadline = None if timeout is None else ASKED + timeout
+    seeking = call(deadline=deadline, once=once, queues=queues and not once, permits=permits)
+    now, last, first = ASKED, None, {}
+    for shown, took, random in attempts:
+        left = seeking.limit(last, now)
+        if left is not None and left <= 0:
+            assert now >= (ASKED + TIMEOUT if deadline is None else deadline)
+            return
+        seen = replace(shown, started=now)
+        now += took if left is None else min(took, left)
+        step = seeking.after(seen, now)
+        if not seen.outage:
+            last = seen
+            for owner in seen.owners:
+                first.setdefault(owner, now)
+        if step is Step.WAIT:
+            pause = seeking.pause(seen, now, random, rank=0, listens=random < 0.5)
+            assert 0 <= pause <= 0.4 * TICKET
+            assert deadline is None or pause <= max(0.0, deadline - now) + 1e-9
+            now += pause
+            step = seeking.waited(seen, now)
+        if step is Step.TAKEN and not seen.outage and now < END:
+            named = any(
+                seen.owners.count(one) >= 2 or seen.started - first[one] >= STEADY * TIMEOUT
+                for one in seen.owners
+            )
+            assert named or (seen.reserved and permits == 1)
+        if step in (Step.TAKEN, Step.OUTAGE, Step.HOPELESS, Step.OUT_OF_TIME):
+            assert once or deadline is None or now >= deadline or now + seen.barred > deadline
+            return
+    if deadline is not None:
+        assert now <= max(deadline, END) + 0.6
