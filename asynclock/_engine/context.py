@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import sys
 from collections.abc import Callable, Coroutine
@@ -14,11 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._nodes.multiplexer import Multiplexer
+from .._nodes.wire import Failure
 from .._process import Background
 from .._rules.pacing import Paces, Spread
 from ..errors import ConfigurationError
 from ..events import Observers
 from .spec import OwnerIds
+
+_log = logging.getLogger("asynclock")
+
+UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
+UNWOKEN = "a node can't wake the waiters of a lock that was released: %s"
+WRONGTYPE = "WRONGTYPE"
+"""Code of a failure at a key that another program has written: by then the lock is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,12 @@ class Context:
         self.undoing.add(task)
         task.add_done_callback(self.undoing.discard)
         return task
+
+    def complain(self, failure: Failure) -> None:
+        """Log once that a node refuses releases: no error, because the lease was ours until now."""
+        if failure.cause not in self.complaints:
+            self.complaints.add(failure.cause)
+            _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
     def close(self) -> None:
         """Refuse every later call, and take back what calls may have left on the nodes."""

@@ -12,7 +12,6 @@ On a Cluster each server has batches of its own, in which each name has a comman
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,8 +45,6 @@ from .context import Context, closed
 from .grant import Grant
 from .spec import RELEASED, Granted, LockSpec, acquired, ms, parts_of, plain, released
 
-_log = logging.getLogger("asynclock")
-
 MOST_KEYS: Final = 192
 """Maximum number of keys in one command, as 64 mutexes have. A server needs 0.3 ms for these, or
 1 ms if all are held."""
@@ -59,11 +56,7 @@ MOST_UNSENT_IN_CLUSTER: Final = 32
 """The same on a Cluster, where each server has batches of its own."""
 UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
-UNRELEASED = "a node refuses releases, so locks last for their whole ttl: %s"
-UNWOKEN = "a node can't wake the waiters of a lock that was released: %s"
 WAKE_NOBODY = (1,)
-WRONGTYPE = "WRONGTYPE"
-"""Code of a failure at a key that another program has written: by then the lock is deleted."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -179,7 +172,7 @@ class Release:
         parsed = released(reply)
         if type(parsed) is Failure:
             if parsed.permanent:
-                self._complain(parsed)
+                self.context.complain(parsed)
         else:
             if parsed.done:
                 self._deleted += 1
@@ -200,13 +193,6 @@ class Release:
         if self.on_certain is not None:
             tell, self.on_certain = self.on_certain, None
             tell()
-
-    def _complain(self, failure: Failure) -> None:
-        # Not an error, because the lease was ours until now.
-        complaints = self.context.complaints
-        if failure.cause not in complaints:
-            complaints.add(failure.cause)
-            _log.warning(UNWOKEN if failure.code == WRONGTYPE else UNRELEASED, failure.cause)
 
     def certain(self) -> bool:
         """Return whether a quorum released, no quorum can have had the lease, or all answered."""
