@@ -25,6 +25,11 @@ FIRST = 5000.0
 REST = D - 1.0  # 3 s of uptime may be 1 s: INFO rounds, and updates its clock lazily.
 
 
+@pytest.fixture
+def known() -> Trust:
+    return Trust(10.0)
+
+
 def met(known: Trust, facts: Facts, now: float, **guards: bool) -> float:
     return known.met(facts, now, **{"guard": True, "guard_first": True, **guards})
 
@@ -92,21 +97,18 @@ def test_a_node_that_is_met_again(
     assert met(known, after, FIRST + silence, **guards) == pytest.approx(waits)
 
 
-def test_each_reply_bounds_the_age_of_a_process_that_comes_after() -> None:
-    known = Trust(10.0)
+def test_each_reply_bounds_the_age_of_a_process_that_comes_after(known: Trust) -> None:
     met(known, OLD, FIRST)
     known.sample(1e9, 5003.9, 5004.0)
     assert met(known, LIAR, 5005.0) == pytest.approx(D - 1.0)
 
 
-def test_a_durable_server_that_kept_its_disk_has_kept_all_its_keys() -> None:
-    known = Trust(10.0)
+def test_a_durable_server_that_kept_its_disk_has_kept_all_its_keys(known: Trust) -> None:
     met(known, KEEPS, FIRST, disks_kept=True)
     assert known.remembers_from < 0
 
 
-def test_a_short_quarantine_ends_no_long_one() -> None:
-    known = Trust(10.0)
+def test_a_short_quarantine_ends_no_long_one(known: Trust) -> None:
     assert known.quarantine(100.0, 50.0, "long") == 50.0
     assert known.quarantine(110.0, 5.0, "short") == 40.0
     assert known.quarantine(110.0, 40.0, "as long") == 40.0
@@ -114,8 +116,7 @@ def test_a_short_quarantine_ends_no_long_one() -> None:
     assert known.why(0.0) == "long"
 
 
-def test_a_node_that_was_flushed_has_no_vote_and_remembers_nothing() -> None:
-    known = Trust(10.0)
+def test_a_node_that_was_flushed_has_no_vote_and_remembers_nothing(known: Trust) -> None:
     met(known, OLD, FIRST)
     assert known.forgot(6000.0, "its keys were flushed") == pytest.approx(D)
     assert known.votes_from == pytest.approx(6000.0 + D)
@@ -130,9 +131,8 @@ def test_a_promoted_primary_renews_once_nobody_is_granted_anything_by_the_one_be
     assert known.renews_from == pytest.approx(5001.0 + validity.quarantine(2.0) - 0.5)
 
 
-def test_after_a_change_of_the_record_no_earlier_reply_counts() -> None:
+def test_after_a_change_of_the_record_no_earlier_reply_counts(known: Trust) -> None:
     """Neither a grant nor a renewal."""
-    known = Trust(10.0)
     met(known, OLD, FIRST)
     for at in (5001.0, 5000.5):
         known.doubt(at)
@@ -140,8 +140,7 @@ def test_after_a_change_of_the_record_no_earlier_reply_counts() -> None:
         assert (known.counts(5001.0), known.counts(5000.9)) == (True, False)
 
 
-def test_a_node_that_refused_to_write_as_a_replica_waits() -> None:
-    known = Trust(10.0)
+def test_a_node_that_refused_to_write_as_a_replica_waits(known: Trust) -> None:
     known.demoted()
     assert known.facts is None
     assert met(known, OLD, FIRST) == 0, "it may be one that was never met"
@@ -150,9 +149,8 @@ def test_a_node_that_refused_to_write_as_a_replica_waits() -> None:
     assert known.why(0.0) == "was a replica at the last connection and may lack locks"
 
 
-def test_since_when_a_node_remembers() -> None:
+def test_since_when_a_node_remembers(known: Trust) -> None:
     """Since it has certainly run, or later where another primary was used in between."""
-    known = Trust(10.0)
     met(known, OLD, FIRST)
     assert known.remembers_from == pytest.approx(4002.0)
     met(known, OLD, 5100.0)
@@ -171,23 +169,20 @@ def test_a_machine_that_has_just_started_tells_nothing_of_the_age_of_a_server() 
     assert known.why(2.0) == "started 9 s ago and may have forgotten locks"
 
 
-def test_a_change_of_the_record_is_not_forgotten_at_the_next_meeting() -> None:
+def test_a_change_of_the_record_is_not_forgotten_at_the_next_meeting(known: Trust) -> None:
     """Renewals that were sent before the change do not count, whatever a new primary allows."""
-    known = Trust(10.0)
     met(known, OLD, 5000.0)
     known.doubt(5100.0)
     met(known, replace(PROMOTED, run_id="two", marked=50.0), 5100.0)
     assert known.renews_from == 5100.0
 
 
-def test_a_node_that_has_had_its_vote_for_long_has_lost_none_of_its_replies() -> None:
-    known = Trust(10.0)
+def test_a_node_that_has_had_its_vote_for_long_has_lost_none_of_its_replies(known: Trust) -> None:
     assert met(known, OLD, 5000.0) == 0.0
     assert (known.votes_from, known.renews_from, known.why(5000.0)) == (0.0, 0.0, "")
 
 
-def test_the_longer_of_two_times_without_a_vote_is_what_a_meeting_returns() -> None:
-    known = Trust(10.0)
+def test_the_longer_of_two_times_without_a_vote_is_what_a_meeting_returns(known: Trust) -> None:
     met(known, OLD, 5000.0)
     known.quarantine(5000.0, 50.0, "it was set aside")
     known.last_reply = 5001.0
@@ -195,9 +190,8 @@ def test_the_longer_of_two_times_without_a_vote_is_what_a_meeting_returns() -> N
     assert known.why(5001.0) == "it was set aside"
 
 
-def test_the_lag_of_a_group_makes_the_memory_of_a_new_primary_shorter() -> None:
+def test_the_lag_of_a_group_makes_the_memory_of_a_new_primary_shorter(known: Trust) -> None:
     """Another client may have used the one before meanwhile."""
-    known = Trust(10.0)
     met(known, replace(OLD, lag=2.0), 5000.0)
     assert known.remembers_from == pytest.approx(5000.0 - 998.0 + 2.0)
 
@@ -247,8 +241,7 @@ def test_people_are_told_why_a_node_has_no_vote(facts: Facts, now: float, cause:
     ("now", "told"),
     [(5001.0, "it was flushed 1 s ago"), (5000.9, "it was flushed less than a second ago")],
 )
-def test_a_whole_second_is_told(now: float, told: str) -> None:
-    known = Trust(10.0)
+def test_a_whole_second_is_told(known: Trust, now: float, told: str) -> None:
     known.quarantine(FIRST, 9.0, "it was flushed {ago}")
     assert known.why(now) == told
 
@@ -268,12 +261,11 @@ def test_evicting_policies() -> None:
 # ---- clocks --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("by", [-120.0, -0.5, -0.01, 0.01, 0.5, 120.0])
 @pytest.mark.parametrize("ran", [0.0, 1e6])
-def test_a_jump_is_seen(by: float, ran: float) -> None:
+def test_a_jump_is_seen(known: Trust, by: float, ran: float) -> None:
     """Small ones as well, and however long our clock has run.
 
     A process that waits for the clock of a virtual machine loses as much of each lease.
     """
-    known = Trust(10.0)
     assert known.sample(1e6 + ran, ran, ran + 0.001) == 0
     seen = known.sample(1e6 + ran + 1.0 + by, ran + 1.0, ran + 1.001)
     assert seen == pytest.approx(by, abs=0.005)
@@ -371,8 +363,7 @@ def test_the_floor_is_a_clock_that_some_node_has(offsets: list[float]) -> None:
     assert found == sorted(offsets)[(len(offsets) - 1) // 2]
 
 
-def test_the_offset_of_a_clock_is_the_middle_of_what_is_possible() -> None:
-    known = Trust(10.0)
+def test_the_offset_of_a_clock_is_the_middle_of_what_is_possible(known: Trust) -> None:
     assert known.offset is None
     known.sample(6000.0, 5000.0, 5000.2)
     assert known.offset == pytest.approx(999.9)
