@@ -126,7 +126,7 @@ class Seeking:
         first attempt of a call that takes only what is free has no limit: the links know better
         whether our loop was busy.
         """
-        if self.deadline is None and not (self.once and lost):
+        if self.deadline is None and lost is None:
             return None
         settling = lost is not None and not self._somebody_has_it(lost, now)
         return limit(self._answer_by(settling=settling), now, self.node_timeout)
@@ -163,7 +163,7 @@ class Seeking:
                 return Step.TAKEN
             self.settled = 0
             self.owners.forget()
-        if seen.slot and self._hops < MOST_HOPS and now < self._until:
+        if seen.slot and self._hops < MOST_HOPS:
             self._hops += 1
             return Step.ELSEWHERE
         if seen.slot:
@@ -185,8 +185,8 @@ class Seeking:
             return Step.TAKEN
         waited_out = self.deadline is None and now - self._outage_since >= self.patience
         # Don't make the caller wait for votes that can't come in time.
-        in_vain = self.deadline is not None and now + seen.barred > self._until
-        only = self.once and not (now < self._until and seen.discarded)
+        in_vain = now + seen.barred > self._until
+        only = self.once and not seen.discarded
         return Step.OUTAGE if only or waited_out or in_vain or late else Step.WAIT
 
     def _somebody_has_it(self, seen: Seen, now: float) -> bool:

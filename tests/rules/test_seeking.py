@@ -53,7 +53,7 @@ def mute(**more: Any) -> Seen:
 
 ONCE = {"once": True}
 OVER = {"deadline": ASKED}
-LIMITED = {"deadline": ASKED + 1.0}
+LIMITED = {"deadline": ASKED + 0.9}
 SLOTS = {"permits": 3}
 
 
@@ -84,10 +84,11 @@ SLOTS = {"permits": 3}
         ({}, mute(hopeless=True), Step.HOPELESS),
         ({}, mute(started=ASKED - PATIENCE), Step.OUTAGE),
         (LIMITED, mute(started=ASKED - PATIENCE), Step.WAIT),
-        (LIMITED, mute(barred=0.9), Step.WAIT),
-        (LIMITED, mute(barred=1.1), Step.OUTAGE),
-        (ONCE, mute(), Step.OUTAGE),
+        (LIMITED, mute(barred=0.8), Step.WAIT),
+        (LIMITED, mute(barred=1.0), Step.OUTAGE),
+        (ONCE, mute(cut=True), Step.OUTAGE),
         (ONCE, mute(discarded=True), Step.WAIT),
+        (ONCE, mute(discarded=True, barred=0.6), Step.OUTAGE),
         (OVER, mute(cut=True), Step.OUT_OF_TIME),
         (OVER, mute(started=ASKED - 0.95 * TIMEOUT, cut=True), Step.OUTAGE),
         (OVER, mute(), Step.OUTAGE),
@@ -104,7 +105,7 @@ def test_what_follows_a_first_attempt(options: dict[str, Any], seen: Seen, step:
         (OVER, mute(started=ASKED - TIMEOUT), Step.OUTAGE),
         (ONCE, mute(cut=True), Step.TAKEN),
         (ONCE, mute(), Step.OUTAGE),
-        ({}, mute(), Step.WAIT),
+        ({}, mute(cut=True), Step.WAIT),
     ],
 )
 def test_who_met_a_holder_blames_no_node_that_had_no_time(
@@ -118,18 +119,36 @@ def test_who_met_a_holder_blames_no_node_that_had_no_time(
 @pytest.mark.parametrize(
     ("at", "seen", "step"),
     [
-        (0.9, lost(), Step.AGAIN),
-        (1.0, lost(), Step.TAKEN),
-        (1.0, lost(SPLIT), Step.AGAIN),
+        (0.8, lost(), Step.AGAIN),
+        (0.9, lost(), Step.TAKEN),
+        (0.9, lost(SPLIT), Step.AGAIN),
         (SETTLING * TIMEOUT, lost(SPLIT), Step.TAKEN),
-        (0.9, mute(), Step.AGAIN),
-        (1.0, mute(), Step.OUTAGE),
+        (0.8, mute(), Step.AGAIN),
+        (0.9, mute(), Step.OUTAGE),
     ],
 )
 def test_what_follows_a_pause(at: float, seen: Seen, step: Step) -> None:
     seeking = call(**LIMITED)
     assert seeking.after(seen, ASKED) is Step.WAIT
     assert seeking.waited(seen, ASKED + at) is step
+
+
+def test_an_outage_lasts_from_its_first_attempt() -> None:
+    seeking, later = call(), ASKED + PATIENCE
+    assert seeking.after(mute(), ASKED) is Step.WAIT
+    assert seeking.after(mute(started=later), later) is Step.OUTAGE
+    seeking = call(**LIMITED)
+    assert seeking.after(mute(), ASKED) is Step.WAIT
+    assert seeking.after(mute(started=ASKED + 0.8, cut=True), ASKED + 0.9) is Step.OUTAGE
+
+
+def test_a_call_without_a_queue_begins_anew_once_somebody_has_it() -> None:
+    seeking, later = call(queues=False), ASKED + 1.0
+    assert [seeking.after(lost(SPLIT), ASKED) for _ in range(2)] == [Step.SETTLE] * 2
+    assert seeking.after(lost(), ASKED) is Step.WAIT
+    seen = lost(SPLIT)
+    assert seeking.after(replace(seen, started=later), later) is Step.SETTLE
+    assert seeking.before_settling(later, 0.5) == 0.0
 
 
 def test_nobody_who_may_have_a_free_slot_goes_on_hopping_for_ever() -> None:
@@ -146,6 +165,24 @@ def test_nobody_who_may_have_a_free_slot_goes_on_hopping_for_ever() -> None:
     assert late.after(seen, END) is Step.TAKEN
 
 
+def test_only_its_own_ticket_keeps_a_call_from_leaving_the_name_to_the_first_waiter() -> None:
+    seeking, reserved = call(**OVER), lost((), reserved=True)
+    assert seeking.after(lost(SPLIT), ASKED) is Step.SETTLE
+    assert seeking.after(reserved, ASKED) is Step.SETTLE
+    assert seeking.after(reserved, END) is Step.TAKEN, "or until its time is over"
+
+
+def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
+    held = lost(remaining=60.0)
+    for options in (LIMITED, {**ONCE, "deadline": ASKED + 0.9}):
+        for at, left in ((0.8, 0.1), (2.0, 0.0)):
+            pause = call(**options).pause(held, ASKED + at, 0.5, rank=0, listens=True)
+            assert pause == pytest.approx(left)
+    for options, left in ((ONCE, TIMEOUT), ({"deadline": ASKED + 0.1}, 0.1)):
+        pause = call(**options).pause(held, ASKED, 0.5, rank=0, listens=True)
+        assert pause == pytest.approx(left)
+
+
 def test_an_attempt_has_a_limit_only_near_the_end() -> None:
     assert call().limit(None, ASKED) is None
     assert call(**ONCE).limit(None, ASKED) is None, (
@@ -156,9 +193,13 @@ def test_an_attempt_has_a_limit_only_near_the_end() -> None:
     assert seeking.limit(None, ASKED + 4.0) == 1.0
     assert seeking.limit(None, ASKED + 6.0) == -1.0
     assert call(deadline=ASKED + 0.01).limit(None, ASKED) == TIMEOUT, "each call gets one answer"
-    split = call(**ONCE)
-    split.after(lost(SPLIT), ASKED)
-    assert split.limit(lost(SPLIT), END - 1.0) == 1.0
+    assert call(**ONCE, deadline=ASKED + 1.0).limit(None, ASKED) == 1.0
+    for shown, left in ((lost(SPLIT), 1.0), (lost(), ASKED + TIMEOUT - (END - 1.0))):
+        assert call(**ONCE).limit(shown, END - 1.0) == pytest.approx(left)
+    for shown in (lost(SPLIT), lost(slot=True)):
+        seeking = call(**ONCE)
+        seeking.after(shown, ASKED)
+        assert seeking.limit(lost(), END - 1.0) == 1.0, "what it may have is looked at once more"
     assert limit(3.0, 1.0, 0.6) is None
 
 
@@ -191,11 +232,13 @@ def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
     soon, late = (
         call().pause(held, ASKED, random, rank=0, listens=True) / TICKET for random in (0.0, 0.999)
     )
-    assert 0.25 <= soon < late - 0.05 < 0.4
+    assert soon == pytest.approx(0.3)
+    assert late == pytest.approx(0.4, abs=0.001)
 
 
 def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
     seeking = call()
+    seeking.unpushed()
     for _ in range(pacing.IN_VAIN):
         assert seeking.expects_pushes
         seeking.pushed(called=False)
@@ -203,6 +246,8 @@ def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> N
     assert not seeking.expects_pushes
     seeking.unpushed()
     assert seeking.expects_pushes
+    seeking.pushed(called=True)
+    assert not seeking.expects_pushes
 
 
 SEEN = st.builds(
