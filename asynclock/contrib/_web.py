@@ -263,9 +263,9 @@ def begin(locks: LockManager) -> None:
     _requests[locks] = Requests()
 
 
-def warn(paths: Iterable[str]) -> None:
+def _warn(locked: Iterable[tuple[str, RouteLock]]) -> None:
     """Log which routes wait for their locks without a timeout."""
-    if routes := tuple(dict.fromkeys(paths)):
+    if routes := tuple(dict.fromkeys(route for route, lock in locked if lock.waits_for_ever)):
         _log.warning(
             "these routes wait for their locks without a timeout, so requests pile up while a "
             "holder stays, and some servers wait for them when they stop: %s",
@@ -309,12 +309,19 @@ class Source:
         self._nodes, self._addresses, self._settings = tuple(nodes), addresses, settings
 
     @contextlib.asynccontextmanager
-    async def run(self) -> AsyncIterator[LockManager]:
-        """Open the manager while the application runs."""
+    async def run(self, locked: Iterable[tuple[str, RouteLock]]) -> AsyncIterator[LockManager]:
+        """Open the manager while the application runs; `locked` are its routes under a lock.
+
+        Raises ConfigurationError if the manager refuses the settings of one of them.
+        """
         given = next((node for node in self._nodes if isinstance(node, LockManager)), None)
+        manager, locked = given or connect(*self._addresses, **self._settings), tuple(locked)
+        for route, lock in locked:
+            lock.fit(manager, route)
+        _warn(locked)
         self._runs += 1
         try:
-            async with given or connect(*self._addresses, **self._settings) as locks:
+            async with manager as locks:
                 begin(locks)
                 yield locks
         finally:
@@ -369,6 +376,13 @@ class RouteLock:
         """Raise ConfigurationError if the path lacks a variable that the name needs."""
         if isinstance(self._name, str):
             check_route(self._name, variables, route, others)
+
+    def fit(self, locks: LockManager, route: str) -> None:
+        """Raise ConfigurationError if `locks` refuses the settings, such as a ttl."""
+        try:
+            locks.lock("route", **self._settings)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"route {route}: {error}") from None
 
     async def acquire(self, locks: LockManager, name: object) -> Lease:
         """Acquire the lock for a request, from whose values `name` was made.

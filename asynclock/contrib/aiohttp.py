@@ -49,7 +49,6 @@ from ._web import (
     layers,
     problem_of,
     requests_of,
-    warn,
 )
 
 __all__ = [
@@ -143,9 +142,11 @@ def _cleanup_context(
     async def run(app: web.Application) -> AsyncIterator[None]:
         if outermost is not None:
             _check_order(app, outermost)
-        _check_names(app.router.routes())
-        warn(_path(route) for route in app.router.routes() if _without_timeout(route))
-        async with source.run() as locks:
+        routes = app.router.routes()
+        _check_names(routes)
+        async with source.run(
+            (_path(one), lock) for one in routes for lock in _locks_of(one)
+        ) as locks:
             app[LOCKS] = locks
             yield
 
@@ -180,10 +181,6 @@ def _check_names(routes: Iterable[web.AbstractRoute]) -> None:
 def _path(route: web.AbstractRoute) -> str:
     known = route.resource.get_info() if route.resource is not None else {}
     return str(known.get("formatter") or known.get("path"))
-
-
-def _without_timeout(route: web.AbstractRoute) -> bool:
-    return any(lock.waits_for_ever for lock in _locks_of(route))
 
 
 def _locks_of(route: web.AbstractRoute) -> list[RouteLock]:

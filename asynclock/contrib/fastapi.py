@@ -66,7 +66,6 @@ from ._web import (
     key_lease,
     layers,
     problem_of,
-    warn,
 )
 
 __all__ = [
@@ -152,7 +151,6 @@ def _surround(app: FastAPI, source: Source) -> None:
             _check_keys(app.routes)
         except ConfigurationError as error:
             return refuse_start(error)
-        warn(_without_timeout(app.routes))
         for inner in _mounted(app.routes):
             if AsyncLockError not in inner.exception_handlers:
                 _answer_errors(inner, source)
@@ -179,7 +177,7 @@ def lifespan(
 def _lifespan(source: Source) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        async with source.run() as locks:
+        async with source.run(_locked_routes(app.routes)) as locks:
             app.state.asynclock = locks
             yield {_web.KEY: locks}
 
@@ -411,11 +409,10 @@ def _check_names(routes: Sequence[BaseRoute], around: Collection[str] = ()) -> N
                 lock.check(variables, f"route {route.path_format}", _BY_DEPENDENCY)
 
 
-def _without_timeout(routes: Sequence[BaseRoute]) -> Iterator[str]:
-    """Yield the paths of the routes that wait for their locks without a timeout."""
+def _locked_routes(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, RouteLock]]:
+    """Yield each lock with the path of its route."""
     for route in _endpoints(routes):
-        if any(lock.waits_for_ever for lock in _locks_of(route.dependant)):
-            yield route.path_format
+        yield from ((route.path_format, lock) for lock in _locks_of(route.dependant))
 
 
 def _check_order(routes: Sequence[BaseRoute]) -> None:

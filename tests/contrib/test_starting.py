@@ -110,6 +110,19 @@ async def test_a_middleware_of_aiohttp_outside_of_ours_is_refused_at_the_start()
         await TestServer(app).start_server()
 
 
+async def test_a_ttl_that_the_manager_refuses_is_said_at_the_start(framework: str) -> None:
+    async def handler(*_: Any) -> Any: ...
+
+    app = with_locks(framework, "memory://")
+    if framework == "aiohttp":
+        app.router.add_get("/a/{b}", for_aiohttp.locked("{b}", ttl=20.0)(handler))
+    else:
+        app.get("/a/{b}")(for_fastapi.locked("{b}", ttl=20.0)(handler))
+    with pytest.raises(ConfigurationError, match=r"^route /a/{b}: ttl=20 is longer than max_ttl"):
+        async with client_of(app):
+            pass
+
+
 # ---- setup again, start again --------------------------------------------------------------------
 async def test_a_second_setup_replaces_the_nodes_until_the_application_runs(framework: str) -> None:
     app = orders_app(framework, "redis://nobody.invalid")
