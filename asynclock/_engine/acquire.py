@@ -388,7 +388,7 @@ class Acquire(AcquireContext[Lease]):
     def _won_in_batch(self, ask: Ask, queue: LocalQueue | None) -> Lease | None:
         """Return the lease if the whole batch was won and is still valid; otherwise None."""
         engine, batch, now = self._engine, ask.batch, _clock.now()
-        if batch is None or not ask.fence or now >= batch.valid_until:
+        if not ask.fence or now >= batch.valid_until:
             return None
         if engine.observers:
             engine.observers(Voted(self._spec.name, ask.to_attempt().votes()))

@@ -1,11 +1,11 @@
 """The vote of all nodes on one request for one name, and the caller's ticket.
 
-Most requests travel in a batch (outbox.py) and are decided with it, because all nodes reply alike.
-A first request whose nodes differ, one that was withdrawn or is observed, and each later one need
-an Attempt, which counts reply by reply. The verdict resolves one future at the first moment it is
-certain. Requests without a reply by then are not cancelled: their replies no longer change the
-verdict. They still wake waiters and show where a ticket must be removed, unless the caller's time
-was over: such a reply is ignored, because a release has followed the request.
+Requests travel in batches (outbox.py). Most are decided with theirs, because all nodes reply alike.
+One whose nodes differ or refuse, and one that was withdrawn or is observed, needs an Attempt, which
+counts reply by reply. The verdict resolves one future at the first moment it is certain. Requests
+without a reply by then are not cancelled: their replies no longer change the verdict. They still
+wake waiters and show where a ticket must be removed, unless the caller's time was over: such a
+reply is ignored, because a release has followed the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import _clock
-from .._nodes.link import LATE_TIMER_FACTOR
 from .._nodes.multiplexer import Multiplexer, quarantined
 from .._nodes.wakeup import Wakeups
 from .._nodes.wire import FAILED, Failure, Take, Word
@@ -93,42 +92,8 @@ class Attempt(Vote):
         self._open = sum(1 << index for index in asked if index not in claims)
         for index, fence in claims.items():
             self.ballot.granted(index, fence)
-
-    def ask(self, *, armed: bool = False) -> None:
-        """Send the request to every node that may vote; `armed`: each is to tell of changes."""
-        context, nodes = self._context, self._context.multiplexer
-        nodes.flush()
-        until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
-        floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
-        words = self._waits if self.ticket is None else self.ticket.words()
-        limits = floor, not_after, context.retention
-        command = self.spec.acquire(self.owner, self._ttl, *limits, words)
-        if not not_after:  # too few clocks are known: each node reports its own in the handshake
-            command.give_up_at = until
-        asked = self._asked
-        for index, node in enumerate(self._nodes):
-            obstacle = node.obstacle(self.started)
-            if obstacle is None:
-                asked.append(index)
-            else:
-                self._failed(index, obstacle)
-        if self.ballot.verdict is not VOTE_OPEN:
-            asked.clear()
-            self._settle()
-            return
         if self.ticket is not None:
             self.ticket.asked.update(asked)
-        # `undos` has an entry for each call that asks again, and one for each request.
-        alone = len(context.undos) - len(context.seeking) == 1  # nobody else could share the write
-        for index in asked:
-            self._open |= 1 << index
-            node = self._nodes[index]
-            if alone and not armed and node.takes_batches:
-                node.send_batch(command, self, index, write=True)
-            else:
-                node.ask(command, self, index, arm=armed)
-        if alone:
-            nodes.write()
 
     def _write_back(self) -> None:
         context = self._context

@@ -3,8 +3,8 @@
 Nearly always all nodes reply alike: then a quorum of equal replies decides every name at once. The
 first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
 the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
-that are down or in quarantine. If any other node can't take batches, each name goes to all nodes in
-a command of its own, and so does a request that has a ticket.
+that are down or in quarantine. If any other node can't take batches, the batch splits itself: each
+name goes to all nodes in a command of its own. A request with terms of its own is a batch of one.
 
 On a Cluster each server has batches of its own, in which each name has a command of its own.
 """
@@ -25,6 +25,7 @@ from .._nodes.server import ServerNode
 from .._nodes.wire import (
     ACQUIRE,
     BATCH,
+    CACHING,
     GIVEN_UP,
     NO_RIGHT,
     REDIRECTS,
@@ -67,7 +68,8 @@ class Ask:
     spec: LockSpec
     ttl: float
     waits: tuple[Word, ...] = ()
-    """Arguments of an acquire that waits if it is refused; () if this one doesn't."""
+    """Arguments of an acquire that waits if it is refused; () if this one doesn't. A ticket's words
+    take their place."""
     ticket: Ticket | None = None
     """The caller's place in the queue; None if it has none."""
     first: bool = True
@@ -77,12 +79,14 @@ class Ask:
     """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
     attempt: Attempt | None = None
     """The vote on this request alone; None while the batch may be decided as a whole."""
-    batch: Batch | None = None
+    batch: Batch = field(init=False)
     future: asyncio.Future[None] = field(default_factory=asyncio.Future)
     """Done once the verdict is certain."""
 
     def __post_init__(self) -> None:
         self.owner = self.context.owners.new()
+        if self.ticket is not None:
+            self.waits = self.ticket.words()
 
     def barge(self) -> None:
         """Ask ahead of all waiters, because the turn of this process isn't over."""
@@ -97,15 +101,13 @@ class Ask:
         if self.attempt is None:
             batch = self.batch
             terms = self.context, self.spec, self.owner, self.ttl, self.waits, self.ticket
-            started = _clock.now() if batch is None else batch.started
-            self.attempt = Attempt(*terms, started, self.future)
-            if batch is not None:
-                self.attempt.sent(batch.sent_to, batch.absent, batch.claims(self))
+            self.attempt = Attempt(*terms, batch.started, self.future)
+            self.attempt.sent(batch.sent_to, batch.absent, batch.claims(self))
         return self.attempt
 
     def expire(self) -> None:
         """Count all nodes that have not replied as failed: the caller's time is over."""
-        if self.batch is not None and not self.batch.sent:
+        if not self.batch.sent:
             self.context.multiplexer.flush()  # uvloop runs timers before the tick has ended
         if not self.future.done():
             self.to_attempt().expire()
@@ -113,11 +115,11 @@ class Ask:
     def withdraw(self) -> None:
         """Undo the request: the caller was cancelled, or the manager is being closed."""
         batch = self.batch
-        if batch is not None and not batch.sent:
+        if not batch.sent:
             batch.asks.remove(self)  # no node will know of it
             if not self.future.done():
                 self.future.set_result(None)
-        elif batch is not None and batch.sending:
+        elif batch.sending:
             # A garbage collection closed the call: its release follows the batch.
             self.context.soon(self.withdraw)
         else:
@@ -226,12 +228,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
     """
     context, timer = ask.context, None
     context.counts.attempts += 1
-    # A batch has no place for what goes with one name only: exempt owner, ticket, turn, CACHING.
-    if not ask.spec.exempt and ask.ticket is None and len(ask.waits) < 2 and not armed:
-        _put(ask)
-    else:
-        context.undos[ask] = ask.withdraw
-        ask.to_attempt().ask(armed=armed)
+    _put(ask, armed=armed)
     if limit is not None:
         timer = ask.future.get_loop().call_later(max(0.0, limit), ask.expire)
     try:
@@ -240,8 +237,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
         yield from ask.future
     except BaseException:
         # Before the batch is sent, no node knows of the request.
-        unsent = ask.batch is not None and not ask.batch.sent
-        if unsent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
+        if not ask.batch.sent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
             _withdraw(ask, timer)
         else:
             context.clean_up(partial(_withdraw, ask, timer))
@@ -278,6 +274,8 @@ class Batch:
     """Seconds for which the names are requested. Unset without acquires, like `waits`."""
     waits: tuple[Word, ...]
     """Arguments of an acquire that waits if it is refused; () if none of these waits."""
+    armed: bool
+    """Whether each node is to tell of changes of the name."""
     sent: bool
     sending: bool
     sent_to: list[int]
@@ -303,7 +301,7 @@ class Batch:
 
     def __init__(self, context: Context, spec: LockSpec, home: ServerNode | None = None) -> None:
         self.asks, self.releases, self.sent_to, self.agreeing = [], [], [], []
-        self.sent = self.sending = self._split = False
+        self.armed = self.sent = self.sending = self._split = False
         self.absent = {}
         self.voters = ()
         self.context = context
@@ -326,8 +324,15 @@ class Batch:
             self.started = started = _clock.now()
             if asks:
                 self.valid_until = validity.valid_until(started, self.ttl)
+                until = started + LATE_TIMER_FACTOR * self.context.settings.node_timeout
+                floor, not_after = nodes.fence_floor(started), nodes.not_after(until)
+                self._limits = floor, not_after, self.context.retention
+                # If too few clocks are known for this limit, each node gets one by its own clock.
+                self._give_up_at = 0.0 if not_after else until
             sent_to = self.sent_to
             servers = nodes.nodes if self.home is None else (self.home,)
+            # While a Cluster's clock is unknown, each name needs a limit of its own.
+            singly = self.home is not None and asks and self._limits[0] < 0
             for index, node in enumerate(servers):
                 takes = node.takes_batches
                 lack = None if takes else node.silence
@@ -335,15 +340,11 @@ class Batch:
                     lack = node.obstacle(started)
                 if lack is not None:
                     self.absent[index] = lack
-                elif takes:
-                    sent_to.append(index)
                 else:
-                    self._send_singly()
-                    return
+                    sent_to.append(index)
+                    singly = singly or not takes
             self._missing = len(sent_to)
-            # Read the clocks first: while one is unknown, each name needs a limit of its own.
-            unknown = self.home is not None and asks and nodes.fence_floor(started) < 0
-            if self._missing < nodes.quorum or unknown:
+            if singly or self._missing < nodes.quorum:
                 self._send_singly()
                 return
             command = self._command()
@@ -357,23 +358,25 @@ class Batch:
             self.sending = False
 
     def _send_singly(self) -> None:
-        self._split = True
-        self.sent_to, self.absent = [], {}
+        """Send each name by itself: releases to all nodes, acquires to those that may vote."""
+        nodes, self._split = self._nodes, True
         for release in self.releases:
-            self._nodes.deliver(release.command(), release, self._nodes.everyone)
+            nodes.deliver(release.command(), release, nodes.everyone)
+        if self.home is not None:  # the Cluster looks for the server
+            self.sent_to, self.absent = [0], {}
+        elif self._missing < nodes.quorum:
+            self.sent_to = []
         for ask in self.asks:
-            ask.to_attempt().ask()
+            attempt, command = ask.to_attempt(), self._acquire(ask)
+            for index in self.sent_to:
+                nodes.nodes[index].ask(command, attempt, index)
+            if not self.sent_to:
+                ask.future.set_result(None)
         self.asks, self.releases = [], []
 
     def _command(self) -> Command:
         """Build the command for all names; for one name its own, which takes a node less time."""
-        nodes, asks, releases, context = self._nodes, self.asks, self.releases, self.context
-        if asks:
-            until = self.started + LATE_TIMER_FACTOR * context.settings.node_timeout
-            floor, not_after = nodes.fence_floor(self.started), nodes.not_after(until)
-            self._limits = floor, not_after, context.retention
-            # If too few clocks are known for a common limit, each node gets one by its own clock.
-            self._give_up_at = 0.0 if not_after else until
+        asks, releases = self.asks, self.releases
         if len(releases) + len(asks) == 1:
             return self._acquire(asks[0]) if asks else releases[0].command()
         given_up = [release.grant for release in releases]
@@ -400,7 +403,7 @@ class Batch:
             names += [ask.spec.all_keys for ask in asks]
             locks, counters, *others = zip(*names, strict=True)
             keys = [*locks, *chain(*others), *counters[len(releases) :]]
-            terms: tuple[Word, ...] = 1, 0, 0, context.retention, 0
+            terms: tuple[Word, ...] = 1, 0, 0, self.context.retention, 0
             if asks:
                 terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
             args: list[Word] = [BATCH, len(releases), *terms]
@@ -419,7 +422,7 @@ class Batch:
         """Build the command for this name alone."""
         command = ask.spec.acquire(ask.owner, self.ttl, *self._limits, self.waits)
         command.give_up_at = self._give_up_at
-        return command
+        return command.behind(CACHING) if self.armed else command
 
     # replies
 
@@ -497,7 +500,7 @@ class Batch:
                 for ask in self.asks if self.waits else ():
                     # The node may still execute the command, refuse the name and keep a ticket.
                     ticket = Ticket(ask.spec, ask.owner, self.started, ttl, set())
-                    leave(self._nodes, ticket, (index,))
+                    leave(self._nodes, ask.ticket or ticket, (index,))
             return
         barred = home is not None and self.started < home.trust.votes_from
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
@@ -544,20 +547,24 @@ def batch_release(release: Release, *, wait: bool) -> None:
     _send_soon(nodes, batch, wait=wait)
 
 
-def _put(ask: Ask) -> None:
+def _put(ask: Ask, *, armed: bool) -> None:
     """Put one acquire into the first batch of this tick that has room and asks alike.
 
     An earlier release of the same name is in this batch or in one before it: any batch that has
     room for an acquire has room for a release.
     """
+    # A command for several names has no place for a ticket, a turn, an exempt owner or CACHING.
+    own = armed or len(ask.waits) > 1 or ask.spec.exempt
     # All objects exist by now. Creating one may start a garbage collection, which may close another
     # call, and the release of that call sends all batches.
     context, spec = ask.context, ask.spec
     nodes = context.multiplexer
     home = nodes.home and nodes.home(spec.all_keys)
-    room = nodes.unsent and _with_room(nodes.unsent, spec, ask, home)
+    room = nodes.unsent and not own and _with_room(nodes.unsent, spec, ask, home)
     ask.batch = batch = room or Batch(context, spec, home)
     batch.ttl, batch.waits = ask.ttl, ask.waits
+    if own:
+        batch.most, batch.armed = 1, armed
     batch.asks.append(ask)
     context.undos[ask] = ask.withdraw
     _send_soon(nodes, batch, wait=False)
@@ -587,6 +594,6 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
     # have their verdicts. Compare Nagle's rule, RFC 896.
     alone = nodes.singles >= ALONE and not (wait or nodes.undecided)
     if alone or batch.names >= batch.most:
-        nodes.flush(write=True)
+        nodes.flush(write=alone or batch.most > 1)
     elif not nodes.flush_due:
         nodes.flush_soon()

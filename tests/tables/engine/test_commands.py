@@ -62,9 +62,7 @@ def test_specs_are_kept_by_prefix_and_name() -> None:
 @pytest.mark.parametrize("waits", [(), (2000,), (2000, "t", 0, 1)])
 def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
     """As they would be sent alone, byte by byte."""
-    nodes = SimpleNamespace(unsent=[], fence_floor=lambda _: 7, not_after=lambda _: 8)
-    settings = SimpleNamespace(node_timeout=0.25)
-    context: Any = SimpleNamespace(multiplexer=nodes, settings=settings, retention=9)
+    context: Any = SimpleNamespace(multiplexer=SimpleNamespace(unsent=[]))
     specs = SPEC, PHASED, replace(SPEC, queue="")
     named = [SimpleNamespace(spec=one, owner="Ä") for one in specs]
     ends = [
@@ -73,7 +71,7 @@ def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
     ]
     for releases, asks in ((ends, named), (ends, []), ([], named)):
         batch: Any = Batch(context, SPEC, cast("Any", object()))
-        batch.ttl, batch.waits, batch.started = 2.5, waits, 48.0
+        batch.ttl, batch.waits, batch._limits, batch._give_up_at = 2.5, waits, (7, 8, 9), 0.0
         batch.releases, batch.asks = releases, asks
         bundle = batch._command()
         assert bundle.packed == b"".join(part.packed for part in bundle.parts)
