@@ -49,6 +49,20 @@ async def test_a_waiter_for_any_part_is_listed_once_and_with_each_part(on: Nodes
 
 
 @virtual
+async def test_readers_that_wait_are_listed_before_writers_that_wait(on: Nodes) -> None:
+    """They go next, as soon as the writer that has the name leaves."""
+    async with on.connect(label="w") as writes, on.connect(label="r") as reads:
+        async with on.locks.rwlock("a").write():
+            calls = [start(writes.rwlock("a").write().acquire())]
+            await until(lambda: writes.statistics().refused)
+            calls.append(start(reads.rwlock("a").read().acquire()))
+            await until(lambda: reads.statistics().refused)
+            found = await on.locks.rwlock("a").inspect()
+            assert [waiter.label for waiter in found.waiting] == ["r", "w"]
+            await call_off(*calls)
+
+
+@virtual
 async def test_what_other_programs_wrote_is_shown_and_breaks_nothing(on: Nodes) -> None:
     await on.command("SET", KEY, b"\xff\xfe of another program")
     found = await on.locks.inspect("a")

@@ -8,7 +8,6 @@ import pytest
 
 import asynclock
 from asynclock._rules.validity import quarantine
-from asynclock.testing import run_virtual
 from asynclock.testing.memory import MemoryNode
 from tests.engine.virtual_nodes import (
     NODE_TIMEOUT,
@@ -20,7 +19,7 @@ from tests.engine.virtual_nodes import (
     virtual,
 )
 from tests.tables.inside import now
-from tests.waiting import go_through
+from tests.waiting import go_through, in_virtual_time
 
 D = quarantine(TTL)
 
@@ -138,26 +137,21 @@ async def test_after_a_long_outage_a_node_is_met_within_two_seconds(on: Nodes) -
         assert now() - began <= 2
 
 
-async def seconds_to_a_lock(durable: str, **settings: Any) -> float:
-    """Return the seconds that a first lock takes on fresh nodes, of which these are durable."""
+@pytest.mark.parametrize(
+    ("durable", "guard", "waits"),
+    [("abc", "disk", False), ("ab", "disk", False), ("a", "disk", True), ("abc", True, True)],
+)
+@in_virtual_time
+async def test_fresh_nodes_grant_at_once_if_disks_are_kept(
+    durable: str, guard: Any, waits: bool
+) -> None:
+    """The promise counts only for nodes that sync each write."""
     on = Nodes([MemoryNode(name, durable=name in durable) for name in "abc"])
-    async with on.connect(**settings) as locks:
+    async with on.connect(restart_guard=guard) as locks:
         began = now()
         async with locks.lock("a"):
-            return now() - began
-
-
-def test_fresh_nodes_grant_at_once_if_their_disks_are_kept() -> None:
-    assert run_virtual(seconds_to_a_lock("abc", restart_guard="disk")) < 0.1
-
-
-def test_the_promise_counts_only_for_nodes_that_sync_each_write() -> None:
-    assert run_virtual(seconds_to_a_lock("ab", restart_guard="disk")) < 0.1
-    assert run_virtual(seconds_to_a_lock("a", restart_guard="disk")) > D - 0.1
-
-
-def test_without_the_promise_fresh_durable_nodes_wait() -> None:
-    assert run_virtual(seconds_to_a_lock("abc")) > D - 0.1
+            took = now() - began
+    assert took > D - 0.1 if waits else took < 0.1
 
 
 def test_a_wrong_guard_is_refused() -> None:

@@ -1,12 +1,17 @@
-"""The code of docs/fencing.md, by the test that shows it."""
+"""The code of docs/fencing.md, by the test that shows it, and the lock that it is about."""
 
 from typing import Any
 
+from asynclock.fencing import FenceStamp
 from tests.docs import blocks
 
 PAGE = blocks.ROOT / "docs" / "fencing.md"
 
 run_block = blocks.run
+
+
+def stamp(fence: int) -> FenceStamp:
+    return FenceStamp("orders:42", fence)
 
 
 def blocks_shown_by(test: str) -> list[blocks.Block]:

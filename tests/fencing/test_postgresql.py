@@ -10,13 +10,10 @@ from psycopg import AsyncConnection, IsolationLevel
 
 from asynclock.fencing import FenceStamp, StaleFenceError
 from tests.fencing import page
+from tests.fencing.page import stamp
 from tests.waiting import until
 
 HERE = "tests/fencing/test_postgresql.py"
-
-
-def stamp(fence: int) -> FenceStamp:
-    return FenceStamp("orders:42", fence)
 
 
 @pytest.fixture

@@ -14,13 +14,10 @@ from asynclock.fencing import FencedRedis, FenceStamp, StaleFenceError
 from asynclock.testing import LocalServer, all_servers
 from tests.fencing import page
 from tests.fencing.clients import Wire
+from tests.fencing.page import stamp
 
 SEEN = "asynclock:seen:orders:42:#seen"
 PATIENCE = 40  # the clients' default of 5 s is not much on a busy machine
-
-
-def stamp(fence: int) -> FenceStamp:
-    return FenceStamp("orders:42", fence)
 
 
 def on(wire: Wire, **settings: Any) -> FencedRedis:

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from asynclock.fencing import FenceStamp, StaleFenceError
+from asynclock.fencing import StaleFenceError
 from tests.fencing import page
-
-
-def stamp(fence: int) -> FenceStamp:
-    return FenceStamp("orders:42", fence)
+from tests.fencing.page import stamp
 
 
 @pytest.fixture

@@ -166,18 +166,27 @@ async def test_with_a_command_that_stops_we_stop(
     ours: bool,
     wanted: bool,
     may: bool,
-    sent: list[tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The shell gets its terminal back; after `fg` the command gets it again, and goes on."""
+    """The shell gets its terminal back; after `fg` the command gets it again, and goes on.
+
+    The next Ctrl-Z goes to the command as before.
+    """
     screen = Screen(ours=ours, wanted=wanted)
-    monkeypatch.setattr(child, "_stop_ourselves", lambda: screen.done.append("stopped"))
+
+    def note(group: int, sent: int) -> None:
+        stops = group == os.getpgrp() and signal.getsignal(sent) is signal.SIG_DFL
+        screen.done.append(("stops", sent) if stops else (group, sent))
+
+    monkeypatch.setattr(os, "killpg", note)
     one = made(screen)
     one._may_go_on = lambda: may
+    before = signal.signal(signal.SIGTSTP, one.send)
     one._stopped(number)
+    assert signal.signal(signal.SIGTSTP, before) == one.send
     again = ["modes", ("lent", NUMBER)] if wanted else []
-    assert screen.done == [("back", False), "stopped", *again]
-    assert sent == [(NUMBER, signal.SIGCONT if may else signal.SIGKILL)]
+    last = (NUMBER, signal.SIGCONT if may else signal.SIGKILL)
+    assert screen.done == [("back", False), ("stops", signal.SIGTSTP), *again, last]
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
