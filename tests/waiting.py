@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from asynclock import LockManager, QuorumUnavailableError
+import pytest
+
+from asynclock import AsyncLockError, LockManager, QuorumUnavailableError
 from asynclock.testing import run_virtual
 
 PATIENCE = 30.0
@@ -80,6 +83,17 @@ def cancellations() -> int:
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()
+
+
+async def comes_to_say(locks: LockManager, words: str) -> None:
+    """Ask for a lock until its error matches: the first ones may know less."""
+
+    async def says() -> bool:
+        with pytest.raises(AsyncLockError) as caught:
+            await locks.lock("a").try_acquire()
+        return re.search(words, str(caught.value)) is not None
+
+    await until(says, f"the error says {words!r}", every=0.01)
 
 
 async def go_through(lock: Any) -> None:

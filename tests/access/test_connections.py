@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.able_servers import server_with_tls
 from tests.access.conftest import Connect
 from tests.access.tls import tls_in_front
 from tests.tables.inside import sentinels_name
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, comes_to_say
 
 
 async def used(locks: asynclock.LockManager) -> None:
@@ -67,17 +66,6 @@ async def test_tls(
             with pytest.raises(error, match=words):
                 await locks.lock("a").try_acquire()
         await locks.aclose()
-
-
-async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
-    """The first attempts on a busy machine may fail for another reason: there is no connection."""
-
-    async def says() -> bool:
-        with pytest.raises(asynclock.AsyncLockError) as caught:
-            await locks.lock("a").try_acquire()
-        return re.search(words, str(caught.value)) is not None
-
-    await until(says, f"the error says {words!r}", every=0.01)
 
 
 async def answers_with_text(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

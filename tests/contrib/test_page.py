@@ -116,17 +116,12 @@ PLACE: dict[str, Any] = json.loads("""{
     "waited": 4500.0
 }""")
 ELSEWHERE = {**PLACE, "label": "x", "host": None, "pid": None, "task": None, "waited": None}
-PAST: dict[str, Any] = {
-    **json.loads("""{
-        "kind": "semaphore", "part": "0", "holder": "before:1", "ended": "ran out"
-    }"""),
-    "since": 1.7e9 - 400,
-    "until": 1.7e9 - 300,
-}
+PAST: dict[str, Any] = json.loads("""{
+    "kind": "semaphore", "part": "0", "holder": "before:1", "ended": "ran out",
+    "since": 1699999600.0, "until": 1699999700.0
+}""")
 LOCK: dict[str, Any] = {
-    **json.loads("""{
-        "name": "jobs"
-    }"""),
+    "name": "jobs",
     "watched": 1.7e9 - 450,
     "kinds": [{**BUSY, "leases": [LEASE], "queue": [PLACE, ELSEWHERE], "here": 0}],
     "past": [PAST],

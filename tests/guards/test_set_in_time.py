@@ -485,8 +485,7 @@ async def test_a_node_that_came_back_empty_refuses_no_client_that_has_another_ad
         assert states(locks) == ["up", "up", "quarantined"]
         servers[0].asked.clear()
         await use(locks)
-        async with client(*nodes):  # it tells the node its name
-            pass
+        await go_through(client(*nodes))  # it tells the node its name
         await asyncio.sleep(2 * TTL)
         assert states(locks) == ["up"] * 3
         # Its connections are named after the right set, so no operator waits for this client.
@@ -519,8 +518,7 @@ async def test_a_node_that_was_away_is_compared_once_back(caplog: pytest.LogCapt
             await asyncio.sleep(TTL)
             await use(locks)
         servers[2].restart(keep_data=False)
-        async with client(*nodes):  # it tells the node its name
-            pass
+        await go_through(client(*nodes))  # it tells the node its name
         await asyncio.sleep(2 * TTL)
         assert states(locks) == ["up"] * 3
     assert said(caplog) == []

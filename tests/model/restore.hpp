@@ -61,17 +61,7 @@ template <int N, int K> struct RestoreModel : Model {
           if (t.c[j].ctr > cfg.V) truncated = true; else emit(t, act(BACK, a, j, t.c[j].ctr));
         }
       }
-      if (s.st[a] == RUN || s.st[a] == PH2) {
-        each_value(N, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, [&](int v, int n, int le) {
-          if (n >= Q) emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
-          else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-        });
-        if (s.m[a]) {
-          int n = 0;
-          for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
-          if (n >= Q) emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
-        }
-      }
+      rounds<RestoreModel>(s, a, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, emit);
       bool awaited = false;
       for (int j = 0; j < N; j++) awaited |= s.c[j].lost >> a & 1;
       if (s.st[a] != OVER && !awaited) {

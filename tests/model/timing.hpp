@@ -266,17 +266,7 @@ template <int N, int K> struct HybridModel : Model {
           S t = s; t.c[j].ctr = s.m[a]; t.c[j].rz |= 1 << a; emit(t, act(RAISE, a, j, s.m[a]));
         }
       }
-      if (s.st[a] == RUN || s.st[a] == PH2) {
-        each_value(N, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, [&](int v, int n, int le) {
-          if (n >= Q) emit(decided(s, a, v, HELD), act(DECIDE, a, 0, v));
-          else if (le >= Q && s.st[a] == RUN) { S t = s; t.st[a] = PH2; t.m[a] = v; emit(t, act(P2, a, 0, v)); }
-        });
-        if (s.m[a]) {
-          int n = 0;
-          for (int j = 0; j < N; j++) n += (granted(s, a, j) && s.c[j].v[a] == s.m[a]) || (s.c[j].rz >> a & 1);
-          if (n >= Q) emit(decided(s, a, s.m[a], HELD), act(DECIDE, a, 1, s.m[a]));
-        }
-      }
+      rounds<HybridModel>(s, a, [&](int j) { return granted(s, a, j) ? s.c[j].v[a] : 0; }, emit);
     }
     for (int j = 0; j < N; j++) {
       const Col& c = s.c[j];

@@ -65,6 +65,7 @@ async def test_a_login_a_database_and_all_questions_are_sent(server: Server) -> 
         reading = words.index(read)
         assert {one[0] for one in words[6 : reading - 1]} == {"SCRIPT"}
         assert words[reading - 1] == ["CLIENT", "CACHING", "YES"]
+        assert words[reading:] == [read], "a server that pushes is not asked whether it is a proxy"
     server.asked.clear()
     async with asynclock.connect(URL, **SETTINGS) as locks:
         await locks.ready()

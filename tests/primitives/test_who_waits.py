@@ -49,10 +49,6 @@ SORTS = {
 LABELS = ("web-1:1", "web-2:2", "web-3:3")
 
 
-async def acquire(sort: Sort, locks: Locks) -> Any:
-    return await sort.acquire(locks)
-
-
 def labels(found: asynclock.Inspection) -> tuple[str | None, ...]:
     return tuple(waiter.label for waiter in found.waiting)
 
@@ -81,7 +77,7 @@ async def test_in_the_order_in_which_they_asked(
         await until(told, f"{wanted} wait")
 
     for number, locks in enumerate(others, 1):
-        tasks.append(asyncio.ensure_future(acquire(sort, locks)))
+        tasks.append(asyncio.ensure_future(sort.acquire(locks)))
         await agreed(LABELS[:number])
     tasks.pop(1).cancel()
     await agreed((LABELS[0], LABELS[2]))

@@ -6,7 +6,6 @@ and the servers that a Cluster announces.
 
 import asyncio
 import contextlib
-import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from asynclock.testing.plugin import StartServers
 from tests.conftest import Connect
 from tests.replicated.topologies import Topologies
 from tests.tables.inside import named_by_watchers
-from tests.waiting import go_through, until
+from tests.waiting import comes_to_say, go_through
 
 DEAD = "127.0.0.9"
 MUTE = "127.0.0.10"
@@ -113,17 +112,6 @@ async def urls(
         found = [server.url for server in servers]
     here = found[: len(found) // 2] if request.param == "quorum" else []  # this needs no look-up
     return here + [url.replace("127.0.0.1", "node.test") for url in found[len(here) :]]
-
-
-async def comes_to_say(locks: asynclock.LockManager, words: str) -> None:
-    """The first error may come too early to know more than that there is no answer yet."""
-
-    async def told() -> bool:
-        with pytest.raises(asynclock.QuorumUnavailableError) as caught:
-            await locks.lock("a").try_acquire()
-        return re.search(words, str(caught.value)) is not None
-
-    await until(told, f"the error says {words!r}")
 
 
 @pytest.mark.parametrize("dead", [DEAD, "127.0.0.8"], ids=["swallows", "refuses"])

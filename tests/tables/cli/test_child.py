@@ -162,11 +162,7 @@ async def test_after_a_loss_the_whole_group_must_end(monkeypatch: pytest.MonkeyP
     ],
 )
 async def test_with_a_command_that_stops_we_stop(
-    number: int,
-    ours: bool,
-    wanted: bool,
-    may: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    number: int, ours: bool, wanted: bool, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shell gets its terminal back; after `fg` the command gets it again, and goes on.
 
