@@ -185,12 +185,14 @@ async def test_acquires_that_change_the_side_go_alone(on: Nodes) -> None:
     assert on.locks.statistics().refused == 0
 
 
-@pytest.mark.parametrize(("kind", "most"), [("lock", 64), ("read", 48), ("semaphore", 38)])
+@pytest.mark.parametrize(("parts", "most"), [("a", 64), ("abc", 64), ("abcd", 48)])
 @virtual
-async def test_a_command_has_a_maximum_number_of_keys(on: Nodes, kind: str, most: int) -> None:
-    seen = listen(on.nodes[0])
-    calls = [KINDS[kind](on.locks, f"n{number}") for number in range(2 * most + 2)]
-    leases = await asyncio.gather(*calls)
+async def test_a_command_has_a_maximum_of_names_and_keys(on: Nodes, parts: str, most: int) -> None:
+    seen, names = (
+        listen(on.nodes[0]),
+        [[f"{n}{part}" for part in parts] for n in range(2 * most + 2)],
+    )
+    leases = await asyncio.gather(*(on.locks.multi_lock(*each).acquire() for each in names))
     assert all(lease.held for lease in leases)
     assert seen == ["batch"] * 3
 

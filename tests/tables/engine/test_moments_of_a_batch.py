@@ -14,7 +14,7 @@ import pytest
 
 import asynclock
 from asynclock._engine import outbox as batch
-from asynclock._engine.outbox import ALONE, MOST_KEYS, Ask, Batch
+from asynclock._engine.outbox import ALONE, MOST_NAMES, Ask, Batch
 from asynclock._engine.spec import OwnerIds
 from asynclock._nodes.server import ServerNode
 from tests.engine.batches import NAMES, free, lease_of
@@ -136,7 +136,7 @@ async def test_a_deadline_that_ends_before_its_tick_leaves_no_key(on: Nodes) -> 
 async def test_a_batch_is_sent_when_it_is_full_or_its_task_seems_to_be_alone(on: Nodes) -> None:
     """What else its tick asks for travels together, because its own verdict is not there yet."""
     nodes = on.locks._engine.multiplexer
-    calls = [on.locks.lock(f"n{number}").acquire() for number in range(MOST_KEYS // 3)]
+    calls = [on.locks.lock(f"n{number}").acquire() for number in range(MOST_NAMES)]
     for call in calls:
         assert len(nodes.unsent) == (call is not calls[0])
         call.send(None)
