@@ -8,8 +8,8 @@ import pytest
 import asynclock
 from asynclock.testing import lose
 from asynclock.testing.memory import MemoryNode
-from tests.engine.virtual_nodes import KEY, NODE_TIMEOUT, TTL, Nodes, start, virtual, virtual_single
-from tests.tables.inside import names_in_use, now
+from tests.engine.virtual_nodes import KEY, TTL, Nodes, start, virtual, virtual_single
+from tests.tables.inside import names_in_use
 from tests.waiting import go_through, in_virtual_time, until
 
 
@@ -99,17 +99,6 @@ async def test_each_owner_has_an_id_of_its_own() -> None:
         owners = [(await locks.lock(f"{number}").acquire()).owner for number in range(100)]
     assert len({owner[:32] for owner in owners}) == 100
     assert {owner[32:] for owner in owners} == {":"}, "an empty label is a label"
-
-
-@in_virtual_time
-async def test_ready_without_voting_waits_for_one_node_timeout() -> None:
-    on = Nodes([MemoryNode(name) for name in "abc"])
-    on.nodes[0].freeze()
-    locks = on.connect()
-    began = now()
-    await locks.ready()
-    assert now() - began == pytest.approx(NODE_TIMEOUT, abs=0.05)
-    await locks.aclose()
 
 
 @in_virtual_time

@@ -179,8 +179,7 @@ async def test_a_run_that_lost_its_lease_keeps_nothing(on: Nodes, gone: str) -> 
 async def test_a_late_result_never_takes_the_place_of_a_later_run(on: Nodes) -> None:
     """The first one's requests are on their way when its lease ends and the second one begins."""
     async with on.connect(node_timeout=2.4) as slow:
-        for way in on.ways:
-            way.seconds = 0.0
+        on.slow(0.0)
         first = await slow.once("a", renew=False).acquire()
         await asyncio.sleep(TTL - 1)
         first.finish("first")

@@ -52,8 +52,7 @@ def test_at_most_one_of_many_resumes_wins(scenario: Any) -> None:
         async with on.connect() as others, on.connect() as third:
             for number in range(20):
                 lease, ticket = await detached(on)
-                for way in on.ways:
-                    way.seconds = 0.01 * (number % 5)
+                on.slow(0.01 * (number % 5))
                 calls = [start(one.resume(ticket)) for one in (on.locks, others, third, others)]
                 results = await asyncio.gather(*calls, return_exceptions=True)
                 got = [one for one in results if isinstance(one, asynclock.Lease)]

@@ -33,6 +33,7 @@ def test_of_a_settings_file(tmp_path: Path, text: str) -> None:
 
 
 def test_a_settings_object_shows_no_url() -> None:
+    """A traceback or a debugger shows the arguments of functions."""
     assert not shows(repr(load([f"redis://u:{CANARY}@h:6379"], None)))
 
 

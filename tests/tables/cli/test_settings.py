@@ -148,11 +148,6 @@ async def test_what_a_command_asks_for_beats_the_file() -> None:
             assert (await locks.inspect("j")).holder == label
 
 
-def test_a_password_is_in_no_text_about_the_settings() -> None:
-    """A traceback or a debugger shows the arguments of functions."""
-    assert "secret" not in repr(Settings(("redis://:secret@h",), {"ttl": 1.0}))
-
-
 # ---- the arguments of `inspect` ------------------------------------------------------------------
 @pytest.mark.parametrize(
     "words",

@@ -23,9 +23,8 @@ async def test_an_observer_looks_seldom_while_nothing_changes(on: Nodes) -> None
         looks.append(now())
         return await look(self, armed=armed)
 
-    for node in on.nodes[:2]:
-        await node.command("SET", LOCK, "me", "PX", 60_000)
-        await node.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000)
+    await on.command("SET", LOCK, "me", "PX", 60_000, only="ab")
+    await on.command("SET", VALUE, json.dumps([7, 0, "me", "mine"]), "PX", 60_000, only="ab")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Election, "_look", note)
         async with observed(on.locks) as seen:
