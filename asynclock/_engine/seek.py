@@ -31,6 +31,7 @@ from .outbox import Ask, decide
 from .spec import LockSpec, digest, label, values
 
 GIVES_UP: Final = (Step.TAKEN, Step.OUTAGE, Step.HOPELESS, Step.OUT_OF_TIME)
+"""The steps that end a call."""
 
 
 @dataclass(eq=False, repr=False)
@@ -41,9 +42,12 @@ class Seek:
     _spec: LockSpec
     _ttl: float
     _deadline: float | None
-    _asked: float
+    _began: float
+    """When the call was made."""
     _once: bool
+    """Whether the call takes only what is free."""
     _barge: bool
+    """Whether the next request goes ahead of all waiters."""
     _queue: LocalQueue
     """Keeps the last attempt if too few nodes voted, also for the tasks that wait there."""
     contended: Attempt | None = None
@@ -56,7 +60,7 @@ class Seek:
         self._ticket: Ticket | None = None
         self._waits = engine.waits if spec.queue and not self._once else ()
         self._seeking: Seeking = Seeking(
-            asked=self._asked,
+            began=self._began,
             deadline=self._deadline,
             once=self._once,
             queues=bool(self._waits),
@@ -102,9 +106,9 @@ class Seek:
 
     def _explain(self, error: AcquireTimeoutError) -> None:
         """Add to the error how long the timeout was, the place in the queue, and the message."""
-        if self._deadline is None or self._deadline <= self._asked:
+        if self._deadline is None or self._deadline <= self._began:
             return
-        timeout, ticket = round(self._deadline - self._asked, 3), self._ticket
+        timeout, ticket = round(self._deadline - self._began, 3), self._ticket
         text = f"{error}; the timeout was {timeout:g} s"
         if ticket is not None and self._spec.queue:
             text += f", and the call was number {ticket.rank + 1} in the queue"
@@ -118,7 +122,8 @@ class Seek:
         self.leave()
 
     async def _attempt(self, spec: LockSpec) -> Attempt:
-        engine, lost = self._engine, self.contended and self.contended.seen()
+        engine = self._engine
+        lost = None if self.contended is None else self.contended.seen()
         limit = self._seeking.limit(lost, _clock.now())
         if limit is not None and limit <= 0:
             raise self.out_of_time()
@@ -152,15 +157,15 @@ class Seek:
 
     async def _next(self, attempt: Attempt) -> LockSpec:
         """Take the step that follows an attempt that was lost; return the spec to ask for."""
-        engine, seeking = self._engine, self._seeking
+        engine, seeking, ticket = self._engine, self._seeking, self._ticket
         other = None if attempt.outage else self._elsewhere(attempt)
-        ticket = self._ticket
         unsettled = ticket is not None and ticket.unsettled
         look = partial(attempt.seen, slot=other is not None, unsettled=unsettled)
-        step = seeking.after(seen := look(), _clock.now())
+        seen = look()
+        step = seeking.after(seen, _clock.now())
         if not attempt.outage:
             self._meet(attempt, refused=step is not Step.ELSEWHERE)
-        elif step not in (Step.TAKEN, Step.OUT_OF_TIME):
+        elif step not in (Step.TAKEN, Step.OUT_OF_TIME):  # otherwise the nodes lacked the time
             self._queue.unanswered = attempt
         if step is Step.WAIT:
             if not attempt.outage and self._arm(attempt):
@@ -174,12 +179,10 @@ class Seek:
         if step is Step.SETTLE:
             await self._settle()
             return attempt.spec
-        if other is None or step is Step.AGAIN:
-            return self._spec
         if step is Step.BACK_OFF:
             engine.spread.split()
             await self._sleep(engine.spread.width * engine.random())
-        return other
+        return other or self._spec
 
     def _error(self, step: Step, attempt: Attempt) -> AsyncLockError:
         if step is Step.TAKEN:
@@ -201,7 +204,7 @@ class Seek:
     def _meet(self, attempt: Attempt, *, refused: bool) -> None:
         """Note that others have the name; `refused`: also in the statistics and for observers."""
         engine, name = self._engine, self._spec.name
-        engine.seeking[self] = name, self._asked
+        engine.seeking[self] = name, self._began
         self.contended, self._queue.unanswered = attempt, None
         self._queue.holder = attempt.holder
         if refused:
@@ -215,7 +218,7 @@ class Seek:
             if not self._once:
                 self._forbid_waiting_for_ourselves(attempt)
         if not (self._waits or self._seeking.settled):
-            self._leave_queue()
+            self._leave_queue()  # the ticket was only to settle a vote
 
     def _arm(self, attempt: Attempt) -> bool:
         """Watch for the next chance; return whether to ask again before we wait for it."""
@@ -245,7 +248,7 @@ class Seek:
         return choose(attempt.slot_votes, spare, self._engine.random())
 
     async def _settle(self) -> None:
-        """Take a ticket, and stay in the queue."""
+        """Take a ticket that stays in the queue, and pause if the nodes know it already."""
         ticket, now = self._ticket, _clock.now()
         if ticket is None:
             ttl = self._engine.settings.ticket_ttl

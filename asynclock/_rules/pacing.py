@@ -36,11 +36,6 @@ def until_expiry(remaining: float | None, random: float) -> float:
     return max(remaining, 0.0) + EXPIRY_GRACE + EXPIRY_SPREAD * random
 
 
-IN_VAIN = 8
-"""Number of calls in vain, more than refreshes, after which a waiter no longer asks for pushes: a
-server whose table of tracked keys is full sends them for keys that have not changed."""
-
-
 def without_push(attempt: int, remaining: float | None, random: float, *, rank: int = 0) -> float:
     """Return the pause in seconds after refusal number `attempt` (from 0) where no push comes.
 

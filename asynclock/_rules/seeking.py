@@ -1,14 +1,14 @@
-"""Decides what a call does that asks for a name until it has it. It sends nothing and never waits.
+"""Decides what a call does after an attempt that was not won. Nothing here sends or waits.
 
-`Seeking.after` is told what an attempt that was lost has shown, and returns the next step; `waited`
-does so after a pause. Moments are seconds of our own clock; random numbers are in [0, 1).
+`Seeking.after` takes what the attempt has shown and returns the next step. `Seeking.waited` does
+the same after a pause. Moments are seconds of our own clock; random numbers are in [0, 1).
 
-A call that doesn't wait, and one whose time is over, give up only if somebody else has the name.
-Somebody has it if a quorum of the nodes names one owner, or if a node still names an owner for whom
-it is too late to give the name back: each attempt has an owner of its own, and gives back what it
-got as soon as it is lost. Otherwise rivals have split the vote, and the call takes a ticket, which
-settles it. A ticket that goes first is no reason to give up: its waiter may give up for ours at the
-same moment (docs/decisions/0031; tests/model: B17).
+A call that doesn't wait, or whose time is over, gives up only if somebody else has the name. That
+is so if a quorum of the nodes names one owner, or if a node names an owner that it named STEADY
+node timeouts ago: each attempt has an owner of its own, and gives back its grants as soon as it is
+lost. Otherwise rivals have split the vote, and the call settles it with a ticket. From then on the
+call doesn't give up because another ticket goes first: the waiter of that one may give up for ours
+at the same moment (docs/decisions/0031; tests/model: B17).
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ for the request, and one to write the fence back."""
 MOST_HOPS = 5
 """Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
 every slot and then take a free one."""
+MOST_IN_VAIN = 8
+"""Number of pushes in vain after which a call no longer asks for pushes: a server whose table of
+tracked keys is full sends them for keys that have not changed."""
 SETTLING = 4.0
 """Maximum number of node timeouts from a call until it gives up, though nobody has the name."""
 STEADY = 1.5
-"""Number of node timeouts after which an owner that a node still names gives nothing back: its
-attempt takes one, and its release less than half of one where latencies are a quarter at most."""
+"""Number of node timeouts after which an owner that a node still names has the name: a lost attempt
+takes one, and its release less than half of one if latencies are at most a quarter of it."""
 
 
 class Step(Enum):
@@ -38,23 +41,23 @@ class Step(Enum):
 
     AGAIN = "ask again at once"
     ELSEWHERE = "ask for the slot that seems to be free"
-    BACK_OFF = "do so after a random pause, because rivals compete for it"
+    BACK_OFF = "ask for that slot after a random pause, because rivals compete for it"
     SETTLE = "ask with a ticket, to which rivals give way"
-    WAIT = "pause until somebody may have released it, or until nodes may answer"
-    TAKEN = "give up: somebody else has it"
+    WAIT = "pause until the name may have been released, or until nodes may answer"
+    TAKEN = "give up: somebody else has the name"
     OUTAGE = "give up: too few nodes answer"
-    HOPELESS = "give up: a quorum will never grant it"
-    OUT_OF_TIME = "give up: time was over before the nodes could answer"
+    HOPELESS = "give up: no quorum will ever grant the name"
+    OUT_OF_TIME = "give up: the caller's time was over before the nodes could answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What an attempt has shown that was not won."""
+    """What an attempt that was not won has shown."""
 
     started: float
     """When the nodes were asked."""
     outage: bool = False
-    """Whether too few nodes voted; then the next four say why, and otherwise the others count."""
+    """Whether too few nodes voted. If so, the next four count, otherwise those after them."""
     cut: bool = False
     """Whether the caller's time ended the attempt."""
     hopeless: bool = False
@@ -81,23 +84,23 @@ class Seen:
 class Seeking:
     """What one call knows while it asks again and again, and what it does next."""
 
-    asked: float
+    began: float
     """When the call was made."""
     deadline: float | None
-    """When its time is over; None for no limit."""
+    """When the caller's time is over; None for no limit."""
     once: bool
-    """Whether it takes only what is free."""
+    """Whether the call takes only what is free."""
     queues: bool
-    """Whether the nodes keep a place for it, if it is refused."""
+    """Whether the nodes keep a place for the call if they refuse it."""
     settles: bool
-    """Whether it takes a ticket where rivals have split the vote."""
+    """Whether the call takes a ticket if rivals have split the vote."""
     permits: int
     """Number of slots of the name."""
     node_timeout: float
     ticket_ttl: float
-    """Seconds for which nodes keep a place."""
+    """Seconds for which the nodes keep a place."""
     patience: float
-    """Seconds of an outage that a call without a deadline waits out."""
+    """Seconds after which a call without a deadline gives up in an outage."""
     owners: Owners
     lost: bool = field(default=False, init=False)
     """Whether an attempt was lost to others."""
@@ -106,14 +109,17 @@ class Seeking:
     pauses: int = 0
     """Number of pauses so far."""
     _until: float = field(init=False)
+    """The latest moment for an answer, unless a split vote is being settled."""
     _hops: int = field(default=0, init=False)
+    """Number of hops to another slot since the last pause."""
     _in_vain: int = field(default=0, init=False)
     """Number of pushes in vain; each pause without a push takes one away."""
     _outage_since: float | None = field(default=None, init=False)
+    """When the first of the attempts in a row began for which too few nodes voted."""
 
     def __post_init__(self) -> None:
-        ends = self.asked if self.deadline is None and self.once else self.deadline
-        self._until = inf if ends is None else answer_by(ends, self.asked, self.node_timeout)
+        ends = self.began if self.deadline is None and self.once else self.deadline
+        self._until = inf if ends is None else answer_by(ends, self.began, self.node_timeout)
 
     def late(self, now: float) -> bool:
         """Return whether the caller's time is over."""
@@ -122,9 +128,10 @@ class Seeking:
     def limit(self, lost: Seen | None, now: float) -> float | None:
         """Return the seconds for the next attempt, at most 0 if time is over; None for no limit.
 
-        lost: what the last attempt that was lost to others has shown by now; None without one. The
-        first attempt of a call that takes only what is free has no limit: the links know better
-        whether our loop was busy.
+        lost: what the last attempt that was lost to others has shown by now; None if there is none.
+
+        The first attempt of a call without a deadline has no limit: the links know better whether
+        our loop was busy.
         """
         if self.deadline is None and lost is None:
             return None
@@ -155,7 +162,7 @@ class Seeking:
             if in_time and not taken:
                 self.settled += 1
                 return Step.SETTLE
-            # For each slot that turns out to be taken, rivals have got one more of the permits.
+            # Each slot that turns out to be taken shows that rivals have got one more permit.
             if in_time and seen.slot and self._hops < self.permits:
                 self._hops += 1
                 return Step.ELSEWHERE
@@ -172,7 +179,7 @@ class Seeking:
 
     def _without_quorum(self, seen: Seen, now: float) -> Step:
         timeout, took, late = self.node_timeout, now - seen.started, self.late(now)
-        if late and took < timeout:  # the call ended before the nodes' time: this may be no outage
+        if late and took < timeout:  # the nodes had less than their time: this may be no outage
             if self.lost:
                 return Step.TAKEN
             if seen.cut and self._outage_since is None and took < 0.9 * timeout:
@@ -185,14 +192,14 @@ class Seeking:
             return Step.TAKEN
         waited_out = self.deadline is None and now - self._outage_since >= self.patience
         # Don't make the caller wait for votes that can't come in time.
-        in_vain = now + seen.barred > self._until
-        only = self.once and not seen.discarded
-        return Step.OUTAGE if only or waited_out or in_vain or late else Step.WAIT
+        too_slow = now + seen.barred > self._until
+        at_once = self.once and not seen.discarded
+        return Step.OUTAGE if at_once or waited_out or too_slow or late else Step.WAIT
 
     def _somebody_has_it(self, seen: Seen, now: float) -> bool:
-        # Before our own ticket is known to others, also true if the ticket of another waiter is
-        # first: that waiter will settle the vote. Of several permits it takes only one, so there
-        # the second reason doesn't count.
+        # Until the call settles the vote itself, also true if a node has left the name to a waiter
+        # and none has granted to us: that waiter will settle the vote. Of several permits it takes
+        # only one.
         if seen.reserved and not self.settled and self.permits == 1 and not seen.granted:
             return True
         return self.owners.has_one(seen.owners, seen.started, now)
@@ -202,7 +209,7 @@ class Seeking:
         # slot may be taken that was reported as free.
         if not (settling or self.settled or self._hops):
             return self._until
-        return max(self._until, self.asked + SETTLING * self.node_timeout)
+        return max(self._until, self.began + SETTLING * self.node_timeout)
 
     # pauses
 
@@ -214,20 +221,20 @@ class Seeking:
     @property
     def expects_pushes(self) -> bool:
         """Whether pushes are worth asking for: not too many have come in vain."""
-        return self._in_vain < pacing.IN_VAIN
+        return self._in_vain < MOST_IN_VAIN
 
     def pushed(self, *, called: bool) -> None:
-        """Note that a push has ended a pause; `called`: it said that it is our turn."""
-        self._in_vain += called  # if the next attempt wins, nobody looks at it again
+        """Note that a push has ended a pause; `called`: the push said that it is our turn."""
+        self._in_vain += called  # if the next attempt wins, nobody looks at this number again
 
     def unpushed(self) -> None:
         """Note that a pause has ended without a push."""
         self._in_vain = max(0, self._in_vain - 1)
 
     def pause(self, seen: Seen, now: float, random: float, *, rank: int, listens: bool) -> float:
-        """Return the seconds of the pause after this attempt.
+        """Return the seconds of the pause after this attempt, and count the pause.
 
-        `rank` waiters go first. `listens`: a push ends the pause, if the name is released.
+        `rank` waiters go first. `listens`: a push ends the pause if the name is released.
         """
         remaining = None if seen.outage else seen.remaining
         if listens:
@@ -241,23 +248,21 @@ class Seeking:
         return min(seconds, max(0.0, end - now))
 
     def before_settling(self, now: float, random: float) -> float:
-        """Return the seconds to pause before an attempt with a ticket that the nodes know.
+        """Return the seconds to pause before another attempt with a ticket that the nodes know.
 
-        The first one goes at once and tells them. Later ones win only once rivals have withdrawn.
+        It wins only once rivals have withdrawn.
         """
-        if self.settled < 2:
-            return 0.0
         seconds = pacing.without_push(self.settled - 1, None, random)
         return min(seconds, self.node_timeout / 4, self._answer_by(settling=True) - now)
 
 
-def answer_by(deadline: float, asked: float, node_timeout: float) -> float:
-    """Return the latest moment for an answer: the nodes get the time for one in any case."""
-    return max(deadline, asked + node_timeout)
+def answer_by(deadline: float, began: float, node_timeout: float) -> float:
+    """Return the latest moment for an answer: each call gives the nodes time for one."""
+    return max(deadline, began + node_timeout)
 
 
 def limit(until: float, now: float, node_timeout: float) -> float | None:
-    """Return the seconds after which an attempt must end; None if it ends by itself before."""
+    """Return the seconds after which an attempt must end; None if it ends by itself sooner."""
     left = until - now
     return left if left < LONGEST_ATTEMPT * node_timeout else None
 

@@ -70,8 +70,3 @@ def test_rivals_spread_more_widely_after_each_split_vote() -> None:
 def test_a_lease_that_is_to_last_until_a_moment_does(sent: float, left: float) -> None:
     until = validity.valid_until(sent, validity.ttl_until(sent, sent + left))
     assert sent + left <= until <= sent + left + 0.01
-
-
-def test_few_pushes_in_vain_are_enough() -> None:
-    """A server whose table of keys is full sends them without end: each costs a look."""
-    assert 3 <= pacing.IN_VAIN <= 20
