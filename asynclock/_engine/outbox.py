@@ -371,7 +371,7 @@ class Batch:
             attempt, command = ask.to_attempt(), self._acquire(ask)
             for index in self.sent_to:
                 nodes.nodes[index].ask(command, attempt, index)
-            if not self.sent_to:
+            if not self.sent_to and not ask.future.done():  # else its task is being cancelled
                 ask.future.set_result(None)
         self.asks, self.releases = [], []
 

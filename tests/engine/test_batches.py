@@ -305,6 +305,8 @@ async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes, why: str) ->
         await until(lambda: [n.state for n in on.locks.nodes()].count("down") == 2, every=0.01)
     for way in on.ways[:2] if why == "silent" else ():
         way.go_mute()
+    call = start(on.locks.lock("x").acquire())
+    asyncio.get_running_loop().call_soon(call.cancel)  # in the tick whose end sends the batch
     errors = await together(on, timeout=2.0)
     assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
     await free(on, *NAMES)
