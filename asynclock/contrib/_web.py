@@ -310,14 +310,15 @@ class Source:
 
     @contextlib.asynccontextmanager
     async def run(self, locked: Iterable[tuple[str, RouteLock]]) -> AsyncIterator[LockManager]:
-        """Open the manager while the application runs; `locked` are its routes under a lock.
+        """Open the manager while the application runs.
 
-        Raises ConfigurationError if the manager refuses the settings of one of them.
+        `locked` has each lock of a route, with the route's path. Raises ConfigurationError if the
+        manager refuses the settings of one of them.
         """
         given = next((node for node in self._nodes if isinstance(node, LockManager)), None)
         manager, locked = given or connect(*self._addresses, **self._settings), tuple(locked)
         for route, lock in locked:
-            lock.fit(manager, route)
+            lock.check_settings(manager, route)
         _warn(locked)
         self._runs += 1
         try:
@@ -377,7 +378,7 @@ class RouteLock:
         if isinstance(self._name, str):
             check_route(self._name, variables, route, others)
 
-    def fit(self, locks: LockManager, route: str) -> None:
+    def check_settings(self, locks: LockManager, route: str) -> None:
         """Raise ConfigurationError if `locks` refuses the settings, such as a ttl."""
         try:
             locks.lock("route", **self._settings)
