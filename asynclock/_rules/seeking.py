@@ -130,10 +130,10 @@ class Seeking:
 
         lost: what the last attempt that was lost to others has shown by now; None if there is none.
 
-        The first attempt of a call without a deadline has no limit: the links know better whether
-        our loop was busy.
+        A call that waits without a deadline has none. Nor has the first attempt of one that takes
+        only what is free: the links know better whether our loop was busy.
         """
-        if self.deadline is None and lost is None:
+        if self.deadline is None and not (self.once and lost):
             return None
         settling = lost is not None and not self._somebody_has_it(lost, now)
         return limit(self._answer_by(settling=settling), now, self.node_timeout)
