@@ -118,8 +118,6 @@ class Ask:
         batch = self.batch
         if not batch.sent:
             batch.asks.remove(self)  # no node will know of it
-            if not self.future.done():
-                self.future.set_result(None)
         elif batch.sending:
             # A garbage collection closed the call: its release follows the batch.
             self.context.soon(self.withdraw)
@@ -127,6 +125,8 @@ class Ask:
             attempt = self.to_attempt()
             attempt.abandon()
             attempt.leave_queue()
+        if not self.future.done():  # no reply counts any more
+            self.future.set_result(None)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -256,13 +256,18 @@ async def test_a_cancelled_call_gives_up_its_name_only(on: Nodes) -> None:
     await free(on, "a")
 
 
+@pytest.mark.parametrize("differ", [False, True])
 @virtual
-async def test_closing_the_manager_leaves_nothing_behind(on: Nodes) -> None:
+async def test_closing_the_manager_leaves_nothing_behind(on: Nodes, differ: bool) -> None:
+    """All calls end, also if the replies that come meanwhile differ and a node sends none."""
     on.slow(0.1)
     async with on.connect(ttl=60.0, max_ttl=60.0) as other:
         for node in on.nodes:
             node.born_ago(3600)
         await go_through(other.lock("warm"))
+        if differ:
+            await on.command("SET", COUNTER, 2**52, only="b")
+            on.ways[2].go_mute()
         tasks = [start(other.lock(name).acquire()) for name in NAMES]
         await asyncio.sleep(0.05)
     errors = await asyncio.gather(*tasks, return_exceptions=True)
