@@ -11,7 +11,16 @@ import pytest
 
 import asynclock
 from tests.engine.batches import KINDS, NAMES, deny, forbid, free, lease_of, listen, teach, together
-from tests.engine.virtual_nodes import COUNTER, TTL, Nodes, instead, start, virtual, virtual_single
+from tests.engine.virtual_nodes import (
+    COUNTER,
+    NODE_TIMEOUT,
+    TTL,
+    Nodes,
+    instead,
+    start,
+    virtual,
+    virtual_single,
+)
 from tests.waiting import go_through, until
 
 
@@ -312,7 +321,9 @@ async def test_too_few_nodes_for_a_batch_fail_every_name(on: Nodes, why: str) ->
         way.go_mute()
     call = start(on.locks.lock("x").acquire())
     asyncio.get_running_loop().call_soon(call.cancel)  # in the tick whose end sends the batch
+    seen = listen(on.nodes[0])
     errors = await together(on, timeout=2.0)
+    assert why == "silent" or not seen, "there is no quorum to win"
     assert Counter(map(type, errors)) == {asynclock.QuorumUnavailableError: len(NAMES)}
     await free(on, *NAMES)
 
@@ -410,6 +421,30 @@ async def test_a_late_refusal_leaves_no_ticket(on: Nodes) -> None:
 
     await asyncio.sleep(0.5)
     await until(left, "the ticket is gone", every=0.01)
+
+
+@virtual
+async def test_a_waiter_that_won_leaves_the_queue_of_a_late_node(on: Nodes) -> None:
+    await on.ghost()
+    waiter = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.1)
+    on.nodes[2].freeze()
+    await on.command("DEL", "asynclock:a", only="ab")
+    assert (await waiter).held
+    await asyncio.sleep(1.5 * NODE_TIMEOUT)
+    on.nodes[2].thaw()
+    await asyncio.sleep(0.1)
+    assert await on.nodes[2].command("GET", "asynclock:a") == "ghost"
+    assert not await on.nodes[2].command("EXISTS", "asynclock:a:#queue")
+
+
+@virtual
+async def test_a_late_error_of_a_batch_that_was_won_is_seen(on: Nodes) -> None:
+    deny(on.nodes[2])
+    on.ways[2].seconds = 0.1
+    assert all(lease.held for lease in await together(on))
+    await asyncio.sleep(0.3)
+    assert "OOM" in on.locks.nodes()[2].cause
 
 
 @virtual
