@@ -183,6 +183,25 @@ async def test_the_first_in_line_notices_a_release_at_once_though_holders_renew(
         assert other.statistics().wakeups["pacing"] == 0  # it has listened all the time
 
 
+@pytest.mark.parametrize(
+    ("ttl", "timeout", "fail", "causes"),
+    [(60.0, 0.5, "", set()), (0.3, 1.0, "", {"expiry"}), (60.0, 1.5, "ab", {"expiry", "pacing"})],
+)
+@virtual
+async def test_statistics_name_what_ended_each_wait(
+    on: Nodes, ttl: float, timeout: float, fail: str, causes: set[str]
+) -> None:
+    """The end of the call itself is none of the causes."""
+    await on.ghost(ttl=ttl)
+    waiting = start(on.locks.lock("a", timeout=timeout).acquire())
+    await asyncio.sleep(0.1)
+    on.kill(fail)
+    await asyncio.wait([waiting])
+    assert {cause for cause, times in on.locks.statistics().wakeups.items() if times} == causes
+    if waiting.exception() is None:
+        await waiting.result().release()
+
+
 @virtual
 async def test_a_try_that_asks_twice_gives_the_nodes_one_node_timeout_each_time(on: Nodes) -> None:
     await on.ghost("first", only="a")
