@@ -49,7 +49,7 @@ from .spec import RELEASED, Granted, LockSpec, acquired, ms, parts_of, plain, re
 MOST_NAMES, MOST_KEYS = 64, 384
 """Maximum numbers of names and keys in one command: those of 64 locks on three names, which take a
 server 1.1 ms. 64 mutexes take it 0.3 ms, or 1 ms if all are held and leave tickets."""
-FEW_KEYS: Final = MOST_KEYS // MOST_NAMES
+FEW_KEYS: Final = MOST_KEYS // MOST_NAMES  # per name; names with more reach MOST_KEYS first
 ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 4
@@ -500,8 +500,8 @@ class Batch:
                 ttl = self.context.settings.ticket_ttl
                 for ask in self.asks if self.waits else ():
                     # The node may still execute the command, refuse the name and keep a ticket.
-                    ticket = Ticket(ask.spec, ask.owner, self.started, ttl, set())
-                    leave(self._nodes, ask.ticket or ticket, (index,))
+                    ticket = ask.ticket or Ticket(ask.spec, ask.owner, self.started, ttl, set())
+                    leave(self._nodes, ticket, (index,))
             return
         barred = home is not None and self.started < home.trust.votes_from
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
@@ -595,6 +595,6 @@ def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
     # have their verdicts. Compare Nagle's rule, RFC 896.
     alone = nodes.singles >= ALONE and not (wait or nodes.undecided)
     if alone or batch.names >= batch.most:
-        nodes.flush(write=alone or batch.most > 1)
+        nodes.flush(write=alone or batch.most > 1)  # otherwise others of the tick share the write
     elif not nodes.flush_due:
         nodes.flush_soon()
