@@ -31,7 +31,7 @@ from ._primitives.lock import FairLock, Lock, fair_spec, spec
 from ._primitives.multi import MultiLock
 from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
-from ._primitives.reentrant import ReentrantLock, Registry
+from ._primitives.reentrant import ReentrantLock
 from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
 from ._primitives.shared import Barrier, Latch, SharedEvent
@@ -68,7 +68,6 @@ class LockManager(_settings.Answering):
             _settings.callback(observer, "an observer")
             if isinstance(observer, Watcher):
                 observer.watch(self)
-        self._nestings: Registry = {}
 
     def lock(
         self,
@@ -130,7 +129,7 @@ class LockManager(_settings.Answering):
         """
         options, timeout = self._defaults.read(settings, MutexSettings)
         what = spec(self._engine.settings.prefix, _settings.name(name))
-        return ReentrantLock(self._engine, what, options, timeout, self._nestings, inherit=inherit)
+        return ReentrantLock(self._engine, what, options, timeout, inherit=inherit)
 
     def multi_lock(self, *names: str, **settings: Unpack[LockSettings]) -> MultiLock:
         """Make a lock on all of `names` at once; each is the mutex of `lock(name)`.

@@ -71,7 +71,7 @@ class Engine(Context):
         self.counts.renewed += 1
         if grant in self.messages:
             self.publish(grant)
-        if self.observers and grant.reference is not None:
+        if self.observers and grant.leases:
             left = grant.valid_until - _clock.now()
             self.observers(Renewed(grant.spec.name, grant.owner, grant.fence, left))
 
@@ -174,7 +174,7 @@ class Engine(Context):
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
         if not grant.alarm:  # it has ended already
             return
-        was_held, queue = grant.reference is not None, grant.queue
+        was_held, queue = bool(grant.leases), grant.queue
         # Don't interrupt the task that is closing the manager.
         grant.lost(reason, asyncio.current_task() if self.closed else None)
         self.release(grant)  # for the nodes that still keep it for us
@@ -187,12 +187,15 @@ class Engine(Context):
 
     def _dropped(self, reference: ReferenceType[Any]) -> None:
         for grant in self.renewals.grants():
-            if grant.reference is reference and not self.closed:
-                # No release: the code that dropped the lease may still use what the lock protects.
-                self.soon(grant.stop_renewing)
+            if reference in grant.leases and not self.closed:
+                what, then = "a hold", "when the other holds have ended, the lease"
+                if grant.lease is None:
+                    # No release: the code that dropped it may still use what the lock protects.
+                    self.soon(grant.stop_renewing)
+                    what, then = "the lease", "it"
                 warnings.warn(
-                    f"the lease on {grant.spec.name!r} (fence {grant.fence}) was dropped "
-                    "without being released: it is no longer renewed and ends with its ttl",
+                    f"{what} on {grant.spec.name!r} (fence {grant.fence}) was dropped "
+                    f"without being released: {then} is no longer renewed and ends with its ttl",
                     ResourceWarning,
                     stacklevel=2,
                 )
@@ -228,7 +231,7 @@ class Engine(Context):
         super().close()
         cut_off: list[str] = []
         for grant in self.renewals.grants():
-            if grant.reference is not None:
+            if grant.leases:
                 cut_off.append(grant.spec.name)
                 self.mark_lost(grant, CLOSED)
             else:

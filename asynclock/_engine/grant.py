@@ -44,7 +44,7 @@ class Interruption:
     anyio scope doesn't work here, because it must be left in the task that entered it.
     """
 
-    __slots__ = ("_before", "_handle", "_interrupted", "_left", "task")
+    __slots__ = ("_before", "_handle", "_interrupted", "left", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -53,7 +53,9 @@ class Interruption:
         self.task: asyncio.Task[Any] = task
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
-        self._interrupted = self._left = False
+        self._interrupted = False
+        self.left: bool = False
+        """Whether the body has ended."""
 
     def move(self) -> None:
         """Note that the body continues in the calling task."""
@@ -66,7 +68,7 @@ class Interruption:
         """Cancel what the body awaits, in the next round of the loop, unless the body was left."""
         # Not at once: the body itself may be running now, and may end before that. Its end may be
         # what notices the loss.
-        if self._handle is None and not self._left:
+        if self._handle is None and not self.left:
             self._handle = asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -75,7 +77,7 @@ class Interruption:
 
     def leave(self, kind: type[BaseException] | None) -> bool:
         """Note that the body has ended with `kind`; return whether this interruption ended it."""
-        self._left = True
+        self.left = True
         if self._handle is None:
             return False
         self._handle.cancel()
@@ -90,7 +92,7 @@ class Interruption:
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """One owner's key on the nodes, which renewal keeps alive, and the lease that has it now."""
+    """One owner's key on the nodes, which renewal keeps alive, and the leases that have it now."""
 
     spec: LockSpec
     owner: str
@@ -121,8 +123,9 @@ class Grant:
     """The latest end in any request to extend this; 0 without one."""
     raised: int = 0
     """The counter's value after a reservation or at a node that took the key back; 0 without."""
-    reference: ReferenceType[Any] | None = None
-    """A weak reference to the present lease, which only users keep; None between two leases."""
+    leases: tuple[ReferenceType[Any], ...] = ()
+    """Weak references to the present leases, which only users keep: to one, or to all holds of a
+    reentrant lock. It is empty between two leases. A dead one is to a lease that was dropped."""
     bodies: tuple[Interruption, ...] = ()
     """The bodies that a loss interrupts."""
     ending: asyncio.Future[None] | None = None
@@ -145,12 +148,12 @@ class Grant:
 
     @property
     def lease(self) -> Any:
-        """The present lease; None between two leases or if the lease was dropped."""
-        return None if self.reference is None else self.reference()
+        """The oldest present lease; None between two leases or if all were dropped."""
+        return next(filter(None, (reference() for reference in self.leases)), None)
 
     def inside(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether `task` runs a body of the lease, so that it would wait for itself."""
-        return bool(self.bodies) and any(body.task is task for body in self.bodies)
+        """Return whether `task` runs a body of a lease, so that it would wait for itself."""
+        return any(body.task is task and not body.left for body in self.bodies)
 
     # leases
 
@@ -158,7 +161,7 @@ class Grant:
         self, lease: ReferenceType[Any], fence: int, options: LeaseOptions, now: float
     ) -> None:
         """Begin a lease with this fence."""
-        self.reference = lease
+        self.leases = (lease,)
         self.options = options
         self.ttl = options.ttl
         self.fence = fence
@@ -166,13 +169,20 @@ class Grant:
         self.hold_until = FOREVER if options.max_hold is None else now + options.max_hold
         self.renew_until = self.hold_until if options.renew else 0.0
 
+    def joined_by(self, lease: ReferenceType[Any]) -> None:
+        """Begin one more lease, which shares all with the present ones."""
+        self.leases += (lease,)
+
+    def left_by(self, lease: Any) -> None:
+        """End one of several leases. If all others were dropped, the grant ends with its ttl."""
+        self.leases = tuple(reference for reference in self.leases if reference() is not lease)
+        self.bodies = tuple(body for body in self.bodies if not body.left)
+        if self.lease is None:
+            self.stop_renewing()
+
     def guard(self, body: Interruption) -> None:
         """Interrupt `body` if the grant is lost; `body` may need other grants too."""
-        self.bodies = (*self.bodies, body)
-
-    def unguard(self, body: Interruption) -> None:
-        """Stop interrupting `body`."""
-        self.bodies = tuple(other for other in self.bodies if other is not body)
+        self.bodies += (body,)
 
     def keep_here(self, **options: Any) -> None:
         """Let no waiting task here take the grant over; change these options of the lease, too."""
@@ -185,8 +195,8 @@ class Grant:
         return self.ending
 
     def vacated(self) -> None:
-        """End the present lease; the next one may take the grant over."""
-        self.reference, self.bodies = None, ()
+        """End the present leases; the next one may take the grant over."""
+        self.leases = self.bodies = ()
         if self.ending is not None:
             if not self.ending.done():
                 self.ending.set_result(None)
@@ -209,7 +219,7 @@ class Grant:
         """In a forked child: end the grant as lost, without an event or a cancellation."""
         self.lost_reason = reason
         self.valid_until = self.alarm = 0.0
-        self.reference, self.bodies, self.ending = None, (), None
+        self.leases, self.bodies, self.ending = (), (), None
 
     # renewal
 

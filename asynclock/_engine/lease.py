@@ -80,6 +80,9 @@ class Lease(_settings.Answering):
         """Why the lease was lost, if only the replies to its release showed that."""
         self._outcome: bool | None = None
         """What `release` returns; None until it was called."""
+        if grant.leases:  # a reentrant hold
+            grant.joined_by(ReferenceType(self, engine.on_drop))
+            return
         engine.counts.acquired += 1
         grant.handed_to(ReferenceType(self, engine.on_drop), fence, options, now)
         queue = grant.queue
@@ -310,14 +313,13 @@ class Lease(_settings.Answering):
         body, self._body = self._body, None
         interrupted = body is not None and body.leave(kind)
         if kind is GeneratorExit:
-            if body is not None and self._grant is not None:
-                self._grant.unguard(body)
             self._engine.soon(partial(let_go, self))  # a coroutine may be closed in any thread
         else:
             release = let_go(self, hold=True)
             if release is not None:
                 await release.done()
-        if self.lost_reason is not None and (interrupted or kind is None):
+        unheld = kind is None and not self._outcome
+        if (unheld or interrupted) and self.lost_reason is not None:
             raise loss_error(self) from error
         return (interrupted and kind is not GeneratorExit) or None  # after `step_down`
 
@@ -347,8 +349,9 @@ def enter(lease: Lease) -> Lease:
 def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
     """Release now, without waiting, and return the release.
 
-    Returns None if the lease had ended or was handed over. With `hold` the caller held the lease
-    until now; otherwise a call that has failed, and maybe in another event loop, gives it back.
+    Returns None if the lease had ended, was handed over or is one of several. With `hold` the
+    caller held the lease until now; otherwise a call that has failed, and maybe in another event
+    loop, gives it back.
     """
     engine, grant = lease._engine, lease._grant
     if lease._outcome is not None:
@@ -360,6 +363,10 @@ def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
         check_loop(lease)
     now = _clock.now()
     lease._outcome = held = now < grant.valid_until
+    if held and len(grant.leases) > 1:
+        grant.left_by(lease)
+        lease._grant = None
+        return None
     release = engine.end_lease(grant, now, lease._was_lost)
     if hold and held and engine.paces:
         engine.paces.held(grant.spec.pace_key, now - grant.held_since)

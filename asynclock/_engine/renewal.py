@@ -381,7 +381,7 @@ def _ends_next(grant: Grant, now: float) -> bool:
 
 def _why_late(grant: Grant, *, late: bool) -> str:
     dropped = grant.lease is None or (grant.options.renew and not grant.renew_until)
-    if grant.reference is not None and dropped:
+    if grant.leases and dropped:
         return DROPPED
     if not grant.renew_until:
         return RAN_OUT

@@ -46,165 +46,6 @@ from .lock import MUTEX, spec
 HELD = attrgetter("held")
 
 
-@of_one_process
-class Hold(_settings.Answering):
-    """The common part of `MultiLease` and `ReentrantLease`: the loss of any lease ends the hold."""
-
-    __slots__ = ("_body", "_leases", "_outcome")
-
-    def __init__(self, leases: Sequence[Lease]) -> None:
-        self._leases = tuple(leases)
-        self._body: Interruption | None = None
-        self._outcome: bool | None = None
-        """What `release` returns; None until this hold has ended."""
-
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = _settings.enter_async
-
-    @property
-    def owner(self) -> str:
-        """The random id stored in Redis; for several names on Cluster, that of the first."""
-        return self._leases[0].owner
-
-    @property
-    def fence(self) -> int:
-        """The fencing token to pass to the store; of several fences the highest."""
-        return max(lease.fence for lease in self._leases)
-
-    @property
-    def ttl(self) -> float:
-        """Seconds the hold lives without renewal."""
-        return min(lease.ttl for lease in self._leases)
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that a loss interrupts; None while the hold is not entered."""
-        return None if self._body is None else self._body.task
-
-    @property
-    def held(self) -> bool:
-        """Whether this is held at this moment by our own clock, without asking the nodes."""
-        return self._outcome is None and all(map(HELD, self._leases))
-
-    @property
-    def lost_reason(self) -> str | None:
-        """Why a lease was lost (the first of several); None if none was lost."""
-        reasons = (lease.lost_reason for lease in self._leases)
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def remaining(self) -> float:
-        """Return the seconds until the hold ends without renewal; 0 once it has ended."""
-        left = (lease.remaining() for lease in self._leases)
-        return min(left) if self._outcome is None else 0.0
-
-    async def wait_lost(self) -> None:
-        """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
-        await one_ends(self._leases)
-
-    async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
-        """Renew every lease now, one after the other; see `Lease.extend`."""
-        self._check()
-        for lease in self._leases:
-            await lease.extend(ttl, **unknown)
-
-    async def check(self) -> bool:
-        """Return whether the nodes still keep every lease for us; see `Lease.check`."""
-        for lease in () if self._outcome is not None else self._leases:
-            if not await lease.check():
-                return False
-        return self.held
-
-    async def detach(self) -> bytes:
-        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
-        name = self._leases[0].name
-        raise ConfigurationError(NOT_DETACHED.format(name), name=name)
-
-    async def publish(self, text: str) -> bool:
-        """Publish a message under every lease, one after the other; see `Lease.publish`."""
-        self._check()
-        return all([await lease.publish(text) for lease in self._leases])
-
-    def wanted(self) -> Coroutine[Any, Any, str | None]:
-        """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
-        return wanted(() if self._outcome is not None else self._leases)
-
-    async def release(self) -> bool:
-        """End this hold. Return whether it was held until now; a second call returns the same."""
-        if self._outcome is None:
-            if any(grant.alarm for grant in self._grants()):  # not released, nor known to be lost
-                check_loop(self._leases[0])
-            self._outcome = self.held
-            if not self._outcome:
-                self._notice()
-            if self._end():
-                self._outcome = await release_all(self._leases)
-        return bool(self._outcome)
-
-    def _end(self) -> bool:
-        """End this hold, whose outcome is set; return whether its leases are to be released now."""
-        return True
-
-    def adopt(self) -> None:
-        """Make the calling task the one that a loss interrupts; see `Lease.adopt`."""
-        self._check()
-        if self._body is None:
-            raise RuntimeError("this lease is not entered")
-        check_loop(self._leases[0])
-        self._body.move()
-
-    def _check(self) -> None:
-        if not self.held:
-            self._notice()
-            ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
-            raise loss_error(ended)
-
-    async def __aenter__(self) -> Self:
-        try:
-            self._check()
-        except LeaseLostError:
-            await self.release()  # the body doesn't begin, so nothing else would release it
-            raise
-        if self._body is not None:
-            raise RuntimeError("this lease has been entered already")
-        body = Interruption()
-        if body.task.get_loop() is not self._leases[0]._engine.multiplexer.loop:
-            check_loop(self._leases[0])  # a loss could not end a body there
-        self._body = body
-        for grant in self._grants():
-            grant.guard(body)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        body, self._body = self._body, None
-        interrupted = body is not None and body.leave(kind)
-        if kind is not GeneratorExit:
-            await self.release()
-        elif self._outcome is None:
-            self._outcome = self.held
-            for lease in reversed(self._leases) if self._end() else ():
-                lease._engine.soon(partial(let_go, lease))  # a coroutine being closed can't await
-        if body is not None:
-            for grant in self._grants():  # not released so far
-                grant.unguard(body)
-        lost = [lease for lease in self._leases if lease.lost_reason is not None]
-        if lost and (interrupted or kind is None):
-            raise loss_error(lost[-1]) from error
-
-    def _grants(self) -> Iterator[Grant]:
-        return filter(None, map(grant_of, self._leases))
-
-    def _notice(self) -> None:
-        # A body that blocked the loop may have kept it from noticing that a lease has ended.
-        for lease in self._leases:
-            notice_end(lease)
-
-
 Calls = Sequence[Callable[[], Acquire]]
 
 
@@ -297,20 +138,27 @@ MOST_LOCKED_NAMES = 64
 """Maximum number of names: a server does nothing else while it locks them."""
 
 
-class MultiLease(Hold):
+@of_one_process
+class MultiLease(_settings.Answering):
     """The hold on several names, or on several permits of a semaphore: like a `Lease`.
 
     Instead of `part` there are `fences`, which name each part. One lease covers all names; on
     Cluster each name has its own, and so has each permit. The loss of any lease ends the hold.
     """
 
-    __slots__ = ("_parts", "name")
+    __slots__ = ("_body", "_leases", "_outcome", "_parts", "name")
 
     def __init__(self, name: str, parts: Sequence[str], leases: Sequence[Lease]) -> None:
-        super().__init__(leases)
         self.name: str = name
         """The name of the semaphore, or all names joined by commas."""
         self._parts = parts
+        self._leases = tuple(leases)
+        self._body: Interruption | None = None
+        self._outcome: bool | None = None
+        """What `release` returns; None until this hold has ended."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = _settings.enter_async
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
@@ -326,6 +174,141 @@ class MultiLease(Hold):
     def leases(self) -> tuple[Lease, ...]:
         """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
         return self._leases
+
+    @property
+    def owner(self) -> str:
+        """The random id stored in Redis; for several names on Cluster, that of the first."""
+        return self._leases[0].owner
+
+    @property
+    def fence(self) -> int:
+        """The fencing token to pass to the store; of several fences the highest."""
+        return max(lease.fence for lease in self._leases)
+
+    @property
+    def ttl(self) -> float:
+        """Seconds the hold lives without renewal."""
+        return min(lease.ttl for lease in self._leases)
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that a loss interrupts; None while the hold is not entered."""
+        return None if self._body is None else self._body.task
+
+    @property
+    def held(self) -> bool:
+        """Whether this is held at this moment by our own clock, without asking the nodes."""
+        return self._outcome is None and all(map(HELD, self._leases))
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why a lease was lost (the first of several); None if none was lost."""
+        reasons = (lease.lost_reason for lease in self._leases)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def remaining(self) -> float:
+        """Return the seconds until the hold ends without renewal; 0 once it has ended."""
+        left = (lease.remaining() for lease in self._leases)
+        return min(left) if self._outcome is None else 0.0
+
+    async def wait_lost(self) -> None:
+        """Wait until a lease has ended; if that was a release, `lost_reason` is None."""
+        await one_ends(self._leases)
+
+    async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
+        """Renew every lease now, one after the other; see `Lease.extend`."""
+        self._check()
+        for lease in self._leases:
+            await lease.extend(ttl, **unknown)
+
+    async def check(self) -> bool:
+        """Return whether the nodes still keep every lease for us; see `Lease.check`."""
+        for lease in () if self._outcome is not None else self._leases:
+            if not await lease.check():
+                return False
+        return self.held
+
+    async def detach(self) -> bytes:
+        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
+        name = self._leases[0].name
+        raise ConfigurationError(NOT_DETACHED.format(name), name=name)
+
+    async def publish(self, text: str) -> bool:
+        """Publish a message under every lease, one after the other; see `Lease.publish`."""
+        self._check()
+        return all([await lease.publish(text) for lease in self._leases])
+
+    def wanted(self) -> Coroutine[Any, Any, str | None]:
+        """Wait until somebody asks for a name of this hold; see `Lease.wanted`."""
+        return wanted(() if self._outcome is not None else self._leases)
+
+    async def release(self) -> bool:
+        """End this hold. Return whether it was held until now; a second call returns the same."""
+        if self._outcome is None:
+            if any(grant.alarm for grant in self._grants()):  # not released, nor known to be lost
+                check_loop(self._leases[0])
+            self._outcome = self.held
+            if not self._outcome:
+                self._notice()
+            self._outcome = await release_all(self._leases)
+        return bool(self._outcome)
+
+    def adopt(self) -> None:
+        """Make the calling task the one that a loss interrupts; see `Lease.adopt`."""
+        self._check()
+        if self._body is None:
+            raise RuntimeError("this lease is not entered")
+        check_loop(self._leases[0])
+        self._body.move()
+
+    def _check(self) -> None:
+        if not self.held:
+            self._notice()
+            ended = next((lease for lease in self._leases if not lease.held), self._leases[0])
+            raise loss_error(ended)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._check()
+        except LeaseLostError:
+            await self.release()  # the body doesn't begin, so nothing else would release it
+            raise
+        if self._body is not None:
+            raise RuntimeError("this lease has been entered already")
+        body = Interruption()
+        if body.task.get_loop() is not self._leases[0]._engine.multiplexer.loop:
+            check_loop(self._leases[0])  # a loss could not end a body there
+        self._body = body
+        for grant in self._grants():
+            grant.guard(body)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        body, self._body = self._body, None
+        interrupted = body is not None and body.leave(kind)
+        if kind is not GeneratorExit:
+            await self.release()
+        elif self._outcome is None:
+            self._outcome = self.held
+            for lease in reversed(self._leases):
+                lease._engine.soon(partial(let_go, lease))  # a coroutine being closed can't await
+        lost = [lease for lease in self._leases if lease.lost_reason is not None]
+        if lost and (interrupted or kind is None):
+            raise loss_error(lost[-1]) from error
+
+    def _grants(self) -> Iterator[Grant]:
+        return filter(None, map(grant_of, self._leases))
+
+    def _notice(self) -> None:
+        # A body that blocked the loop may have kept it from noticing that a lease has ended.
+        for lease in self._leases:
+            notice_end(lease)
 
 
 @lru_cache(maxsize=1024)

@@ -3,149 +3,105 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from collections.abc import Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
-from functools import partial
-from types import MappingProxyType
 from typing import Any, Self
-from weakref import ReferenceType
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet
 
 from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
-from .._engine.lease import Lease, grant_of, live
+from .._engine.lease import NOT_DETACHED, Lease, enter, let_go, live, release_all
 from .._engine.spec import LeaseOptions, LockSpec
+from ..errors import ConfigurationError, LeaseLostError
 from .base import Acquirable
-from .multi import Hold
 
-Key = tuple[str, int]
-Holds = tuple["ReferenceType[ReentrantLease]", ...]
-"""Holds on one name. The references are weak, so that a dropped hold is noticed."""
-Registry = MutableMapping[Key, Holds]
-"""The present holds by (name, id of the task), which keeps neither the task nor its lease alive."""
-
-_inherited: ContextVar[Mapping[Key, Holds]] = ContextVar(
-    "asynclock_inherited", default=MappingProxyType({})
+_own = WeakKeyDictionary[object, "WeakSet[ReentrantLease]"]()
+"""The holds of each task, also those that have ended; for code that runs in no task, of each loop.
+It keeps none of them, so that a dropped hold is noticed."""
+_inherited: ContextVar[tuple[ReferenceType[ReentrantLease], ...]] = ContextVar(
+    "asynclock_inherited", default=()
 )
-"""This task's own holds and those it was started inside of, by (name, id of the registry)."""
+"""This task's own holds and those it was started inside of, if they let such tasks in."""
 
 
-class Nesting:
-    """One lease, and the number of its holds in this process."""
-
-    __slots__ = ("__weakref__", "count", "dropped", "lease")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease: Lease = lease
-        self.count: int = 0
-        self.dropped: bool = False
-        """Whether a hold was dropped without a release, so that its code may still run."""
-
-    def leave(self) -> bool:
-        """Count one hold less; return whether the lease is to be released now."""
-        self.count -= 1
-        grant = grant_of(self.lease)
-        if not self.count and self.dropped and grant is not None:
-            grant.stop_renewing()  # so that the lease ends with its ttl
-        return not self.count and not self.dropped
-
-
-def _live(holds: Iterable[ReferenceType[ReentrantLease]]) -> list[ReentrantLease]:
-    """Return the holds that have not ended."""
-    found = (reference() for reference in holds)
-    return [hold for hold in found if hold is not None and hold._outcome is None]
-
-
-def _dropped(registry: Registry, key: Key, reference: ReferenceType[Nesting]) -> None:
-    if not _live(registry.get(key, ())):
-        registry.pop(key, None)
-    nesting = reference()
-    if nesting is None:
-        return  # the lease was dropped as well and warns itself
-    nesting.dropped = True
-    nesting.leave()
-    if nesting.lease.held:
-        warnings.warn(  # noqa: B028 - the loop calls this: no code of the user is on the stack
-            f"a hold on {nesting.lease!r} was dropped without being released: when the other holds "
-            "have ended, the lease is no longer renewed and ends with its ttl",
-            ResourceWarning,
-        )
-
-
-class ReentrantLease(Hold):
+class ReentrantLease(Lease):
     """One of possibly several nested holds on one lease, used like a `Lease`.
 
     All holds share owner, fence and renewal. The last hold to end releases the lease. A loss
     interrupts each entered body, in every task.
     """
 
-    __slots__ = ("__weakref__", "_inherit", "_nesting", "_registry", "_task")
+    __slots__ = ("_inherit", "_shared", "_task")
 
-    def __init__(self, nesting: Nesting, registry: Registry, *, inherit: bool) -> None:
-        super().__init__((nesting.lease,))
-        nesting.count += 1
-        self._nesting = nesting
-        self._registry = registry
+    def __init__(self, other: Lease, *, inherit: bool) -> None:
+        # Raises LeaseLostError; and ConfigurationError, as a task of another loop may inherit.
+        grant = live(other)
+        super().__init__(other._engine, grant, grant.fence, grant.options, grant.held_since)
+        self._shared = grant
+        """The grant, even when this hold has ended; its fence tells whether it was handed over."""
         self._inherit = inherit
-        self._task: asyncio.Task[Any] | None = None
         self._register()
 
     def _register(self) -> None:
         # The calling task has this hold now; with `inherit`, tasks that it starts inherit it.
-        self._task = asyncio.current_task()
-        key = (self.name, id(self._task))
-        others = _live(self._registry.get(key, ()))
-        self._registry[key] = tuple(map(ReferenceType, (*others, self)))
+        self._task = _caller()
+        _own.setdefault(self._task, WeakSet()).add(self)
         if self._inherit:
             # Keep all holds that have not ended: a task that is started now is inside all of them.
-            known = {key: _live(holds) for key, holds in _inherited.get().items()}
-            known.setdefault((self.name, id(self._registry)), []).append(self)
-            alive = {key: tuple(map(ReferenceType, holds)) for key, holds in known.items() if holds}
-            _inherited.set(MappingProxyType(alive))
-
-    def _unregister(self) -> None:
-        key = (self.name, id(self._task))
-        others = [hold for hold in _live(self._registry.pop(key)) if hold is not self]
-        if others:
-            self._registry[key] = tuple(map(ReferenceType, others))
-
-    def __del__(self) -> None:
-        if self._outcome is None:
-            nesting, key = self._nesting, (self.name, id(self._task))
-            if not nesting.lease._engine.closed:
-                drop = partial(_dropped, self._registry, key, ReferenceType(nesting))
-                nesting.lease._engine.soon(drop)
+            _inherited.set(tuple(map(ReferenceType, (*_inside(), self))))
 
     def __repr__(self) -> str:
-        return f"<ReentrantLease of {self._nesting.lease!r}>"
-
-    @property
-    def name(self) -> str:
-        """The name that is locked, without the manager's prefix."""
-        return self._nesting.lease.name
+        return f"<ReentrantLease of {super().__repr__()}>"
 
     @property
     def depth(self) -> int:
         """The number of holds on the lease at this moment."""
-        return self._nesting.count
+        holds = self._shared.leases if self._shared.fence == self.fence else ()
+        return sum(reference() is not None for reference in holds)
 
-    def _end(self) -> bool:
-        self._unregister()
-        return self._nesting.leave()
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that a loss interrupts; None while this hold is not entered."""
+        return None if self._body is None else self._body.task
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lease was lost; None if it was not."""
+        # It may be lost after the end of this hold, which is the last but for a dropped one.
+        shared = self._shared.lost_reason if self._shared.fence == self.fence else None
+        return self._lost or shared
+
+    async def detach(self) -> bytes:
+        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
+        raise ConfigurationError(NOT_DETACHED.format(self.name), name=self.name)
+
+    async def release(self) -> bool:
+        """End this hold. Return whether it was held until now; a second call returns the same."""
+        return await release_all([self])
 
     def adopt(self) -> None:
         """Give this hold to the calling task, which a loss then interrupts; see `Lease.adopt`."""
         super().adopt()
-        self._unregister()
         self._register()
 
     async def __aenter__(self) -> Self:
-        await super().__aenter__()
+        try:
+            enter(self)
+        except LeaseLostError:
+            let_go(self)  # the body doesn't begin, so nothing else would end this hold
+            raise
         if self._task is not self.task:  # another task has acquired this hold
-            self._unregister()
             self._register()
         return self
+
+
+def _caller() -> object:
+    return asyncio.current_task() or asyncio.get_running_loop()
+
+
+def _inside() -> list[ReentrantLease]:
+    holds = (reference() for reference in _inherited.get())
+    return [hold for hold in holds if hold is not None and hold._outcome is None]
 
 
 @_settings.made_by("connect(...).reentrant_lock(name)")
@@ -160,7 +116,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     Works on every deployment.
     """
 
-    __slots__ = ("_inherit", "_registry")
+    __slots__ = ("_inherit",)
 
     def __init__(
         self,
@@ -168,30 +124,28 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         spec: LockSpec,
         options: LeaseOptions,
         timeout: float | None,
-        registry: Registry,
         *,
         inherit: bool,
     ) -> None:
         super().__init__(engine, spec, options, timeout)
-        self._registry = registry
         self._inherit = inherit
 
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> ReentrantLease:
         held = self._held_here()
         if held is not None:
-            return held
-        call = Acquire(self._engine, self._spec, self._options, timeout, once, since)
-        return self._hold(Nesting(await call))
+            return ReentrantLease(held, inherit=self._inherit)
+        lease = await Acquire(self._engine, self._spec, self._options, timeout, once, since)
+        try:
+            return ReentrantLease(lease, inherit=self._inherit)
+        finally:
+            let_go(lease)  # the hold has joined it
 
     def _held_here(self) -> ReentrantLease | None:
-        holds = _live(self._registry.get((self.name, id(asyncio.current_task())), ()))
-        if not holds and self._inherit:
-            holds = _live(_inherited.get().get((self.name, id(self._registry)), ()))
-        if not holds:
-            return None
-        nesting = holds[-1]._nesting
-        live(nesting.lease)  # a task of another loop may have inherited the hold
-        return self._hold(nesting)
-
-    def _hold(self, nesting: Nesting) -> ReentrantLease:
-        return ReentrantLease(nesting, self._registry, inherit=self._inherit)
+        caller = _caller()
+        own = [hold for hold in _own.get(caller, ()) if hold._task is caller]
+        inherited = _inside() if self._inherit else []
+        for hold in (*own, *inherited):
+            ours = hold.name == self.name and hold._engine is self._engine
+            if ours and hold._outcome is None:
+                return hold
+        return None

@@ -179,8 +179,7 @@ async def test_an_inner_hold_that_its_generator_released_ends_once(on: Nodes) ->
             assert await hold.release() is True
             yield hold
 
-    async with lock as outer:
-        await lock.acquire()
+    async with lock as outer, lock.acquire():
         assert outer.depth == 2
         generator: Any = inner()
         hold = await anext(generator)

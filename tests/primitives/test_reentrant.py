@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import asynclock
+from asynclock.testing import lose
 from tests.engine.virtual_nodes import KEY, TTL, Nodes, virtual_single
 from tests.waiting import go_through, until
 
@@ -201,3 +202,30 @@ async def test_only_what_lets_others_in_is_inherited(on: Nodes) -> None:
                 await asyncio.create_task(enter(inner))
     async with open_:
         await asyncio.create_task(enter(open_))
+
+
+@virtual_single
+async def test_a_hold_that_has_ended_knows_nothing_of_the_next_lease(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a")
+    ended, waiting = await lock.acquire(), asyncio.create_task(lock.acquire())
+    await until(lambda: on.locks.statistics().waiting == 1, "it waits")
+    await ended.release()
+    following = await waiting
+    assert (following.owner, following.depth, ended.depth) == (ended.owner, 1, 0)
+    lose(following)
+    assert following.lost_reason
+    assert ended.lost_reason is None
+
+
+@virtual_single
+async def test_a_task_that_has_left_its_block_may_wait_for_the_other_holds(on: Nodes) -> None:
+    lock = on.locks.reentrant_lock("a", inherit=True)
+
+    async def child() -> None:
+        async with lock as mine:
+            await mine.release()
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await on.locks.lock("a").acquire(timeout=0)
+
+    async with lock:
+        await asyncio.create_task(child())

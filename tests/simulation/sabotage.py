@@ -30,7 +30,6 @@ from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Script
 from asynclock._primitives import base, lock, multi, readwrite, register
-from asynclock._primitives.reentrant import Nesting
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.validity import StandStill, Trust
@@ -166,6 +165,11 @@ def _stamped_late(_: Any, grant: Grant, _until: float, sent: float) -> tuple[Any
 
 def _one_decides(reservation: Any) -> None:
     reservation._quorum = 1
+
+
+def _given_back_by_the_first(grant: Any) -> None:
+    if grant.bodies:
+        grant.lease._engine.release(grant)
 
 
 def _one_node_fewer(nodes: Any) -> None:
@@ -307,7 +311,7 @@ SABOTAGES = {
         "shapes", answers(READ, "release", "ZREM", 1, "real.call('DEL', key)")
     ),
     "the_first_child_that_leaves_ends_the_hold": under(
-        "tasks", swap(Nesting, "leave", always(True))
+        "tasks", swap(Grant, "left_by", after(_given_back_by_the_first))
     ),
     "an_older_change_replaces_a_newer_one": under(
         "states", answers(STATES, "accept", "HMGET", 1, "{false, false, false, false}")
