@@ -432,13 +432,13 @@ class Queue(Part):
 
 
 OTHER: Final = "-2"
-"""The end of the other name that a trial may use."""
+"""Suffix of the second name that a trial may use."""
 Trial = Callable[[Engine, str, LeaseOptions, float], Awaitable[object]]
-"""Uses a primitive of this name once, with a timeout in seconds, so that its scripts run."""
+"""Uses the primitive of a name once, with a timeout in seconds, so that its scripts run."""
 
 
 async def use(*locks: AbstractAsyncContextManager[object]) -> None:
-    """Enter and leave each of `locks`, which is the trial of most."""
+    """Enter and leave each lock: the trial of most primitives."""
     for lock in locks:
         async with lock:
             pass
@@ -455,7 +455,7 @@ class Kind:
     parts: tuple[Part, ...] = ()
     """The keys that a survey reads."""
     method: str = ""
-    """The method of LockManager that makes it, if that isn't called like the kind."""
+    """The method of LockManager that makes the primitive, if its name isn't that of the kind."""
 
     def keys(self, whole: str) -> set[str]:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
