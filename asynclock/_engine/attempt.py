@@ -166,11 +166,11 @@ class Attempt(Vote):
             self._failed(index, parsed)
         self._open ^= bit
         if ballot.verdict is VOTE_WON:
-            self._settle()
+            self._decide()
             if index not in ballot.claims:
                 self._take_back((index,))
         elif ballot.verdict is not VOTE_OPEN and not self.incomplete:
-            self._settle()
+            self._decide()
 
     def _refused(self, index: int, parsed: Refused) -> None:
         self.refused[index] = parsed
@@ -205,7 +205,7 @@ class Attempt(Vote):
             ballot.raised(index)
         self._raising ^= bit
         if ballot.verdict is not VOTE_OPEN:
-            self._settle()
+            self._decide()
 
     def expire(self) -> None:
         """Count all nodes that have not replied as failed: the caller's time is over."""
@@ -216,7 +216,7 @@ class Attempt(Vote):
 
     # the verdict
 
-    def _settle(self) -> None:
+    def _decide(self) -> None:
         if not self._verdict.done():
             self._verdict.set_result(None)
 

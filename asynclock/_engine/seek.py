@@ -12,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from types import coroutine
-from typing import Any, Final
+from typing import Any
 
 from .. import _clock
 from .._nodes.wakeup import Watch
@@ -29,9 +29,6 @@ from .grant import LocalQueue
 from .inspection import NAMED, before, question
 from .outbox import Ask, decide
 from .spec import LockSpec, digest, label, values
-
-GIVES_UP: Final = (Step.TAKEN, Step.OUTAGE, Step.HOPELESS, Step.OUT_OF_TIME)
-"""The steps that end a call."""
 
 
 @dataclass(eq=False, repr=False)
@@ -174,15 +171,19 @@ class Seek:
             if not seen.outage:
                 seen = look()  # late replies may have come
             step = seeking.waited(seen, _clock.now())
-        if step in GIVES_UP:
-            raise self._error(step, attempt)
-        if step is Step.SETTLE:
-            await self._settle()
-            return attempt.spec
-        if step is Step.BACK_OFF:
-            engine.spread.split()
-            await self._sleep(engine.spread.width * engine.random())
-        return other or self._spec
+        match step:
+            case Step.AGAIN:
+                return self._spec
+            case Step.SETTLE:
+                await self._settle()
+                return attempt.spec
+            case Step.ELSEWHERE | Step.BACK_OFF:
+                if step is Step.BACK_OFF:
+                    engine.spread.split()
+                    await self._sleep(engine.spread.width * engine.random())
+                return other or self._spec
+            case _:
+                raise self._error(step, attempt)
 
     def _error(self, step: Step, attempt: Attempt) -> AsyncLockError:
         if step is Step.TAKEN:
