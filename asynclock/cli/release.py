@@ -115,5 +115,5 @@ def _agreed(name: str, parts: Sequence[tuple[Inspection, str]]) -> bool:
         host, pid, _ = (str(one or "") for one in origin(holder).values())
         rows.append((lease.part, digits(owner), holder, host, pid, seconds(lease.remaining)))
     print_table(("part", "owner", "holder", "host", "pid", "remaining"), rows)
-    say(f"{name!r}: its holder may still be working, and will not notice at once")
+    say(f"{name!r}: its holder may still be working until it notices")
     return typer.confirm("Release it?", err=True)

@@ -105,7 +105,8 @@ class FenceStamp:
         if isinstance(fences, Mapping):  # one record for all of them would protect none
             raise ConfigurationError(
                 f"{fenced!r} has a fence for each of its parts: check each on its own, for example "
-                "FenceStamp(name, lease.fences[name]) for a name of a multi_lock"
+                "FenceStamp(name, lease.fences[name]) for a name of a multi_lock, and "
+                "FenceStamp(lease.name, lease.fences[slot], slot) for a permit"
             )
         return cls(fenced.name, fenced.fence, getattr(fenced, "part", ""))
 

@@ -54,7 +54,8 @@ async def test_a_lease_on_several_names_has_no_single_stamp(permits: int) -> Non
                 FenceStamp.of(lease)
             assert str(caught.value) == (
                 f"{lease!r} has a fence for each of its parts: check each on its own, for example "
-                "FenceStamp(name, lease.fences[name]) for a name of a multi_lock"
+                "FenceStamp(name, lease.fences[name]) for a name of a multi_lock, and "
+                "FenceStamp(lease.name, lease.fences[slot], slot) for a permit"
             )
 
 
