@@ -61,7 +61,7 @@ class Seen:
     cut: bool = False
     """Whether the caller's time ended the attempt."""
     hopeless: bool = False
-    """Whether so many nodes reject the request for good that no quorum is left."""
+    """Whether no quorum is left without the nodes that reject the request for good."""
     barred: float = 0.0
     """Seconds until a quorum may vote; 0 if it may now."""
     discarded: bool = False
