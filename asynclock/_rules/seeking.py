@@ -110,6 +110,8 @@ class Seeking:
     """Number of pauses so far."""
     _until: float = field(init=False)
     """The latest moment for an answer, unless a split vote is being settled."""
+    _settled_by: float = field(init=False)
+    """The latest moment for an answer if one is, or if a slot was reported as free."""
     _hops: int = field(default=0, init=False)
     """Number of hops to another slot since the last pause."""
     _in_vain: int = field(default=0, init=False)
@@ -120,6 +122,7 @@ class Seeking:
     def __post_init__(self) -> None:
         ends = self.began if self.deadline is None and self.once else self.deadline
         self._until = inf if ends is None else answer_by(ends, self.began, self.node_timeout)
+        self._settled_by = max(self._until, self.began + SETTLING * self.node_timeout)
 
     def late(self, now: float) -> bool:
         """Return whether the caller's time is over."""
@@ -136,7 +139,8 @@ class Seeking:
         if self.deadline is None and not (self.once and lost):
             return None
         settling = lost is not None and not self._somebody_has_it(lost, now)
-        return limit(self._answer_by(settling=settling), now, self.node_timeout)
+        until = self._settled_by if settling or self.settled or self._hops else self._until
+        return limit(until, now, self.node_timeout)
 
     def after(self, seen: Seen, now: float) -> Step:
         """Return the step that follows an attempt."""
@@ -148,7 +152,7 @@ class Seeking:
             return Step.AGAIN
         if seen.outage:
             return Step.OUTAGE
-        over = now >= self._answer_by(settling=True) or self._somebody_has_it(seen, now)
+        over = now >= self._settled_by or self._somebody_has_it(seen, now)
         return Step.TAKEN if over else Step.AGAIN
 
     def _refused(self, seen: Seen, now: float) -> Step:
@@ -158,7 +162,7 @@ class Seeking:
         ends = self.once or self.late(now)
         if ends or not self.queues:
             taken = self._somebody_has_it(seen, now)
-            in_time = now < self._answer_by(settling=True)
+            in_time = now < self._settled_by
             if in_time and not taken:
                 self.settled += 1
                 return Step.SETTLE
@@ -204,13 +208,6 @@ class Seeking:
             return True
         return self.owners.has_one(seen.owners, seen.started, now)
 
-    def _answer_by(self, *, settling: bool) -> float:
-        # The latest moment for an answer. After the deadline a split vote may be settled, and a
-        # slot may be taken that was reported as free.
-        if not (settling or self.settled or self._hops):
-            return self._until
-        return max(self._until, self.began + SETTLING * self.node_timeout)
-
     # pauses
 
     @property
@@ -253,7 +250,7 @@ class Seeking:
         It wins only once rivals have withdrawn.
         """
         seconds = pacing.without_push(self.settled - 1, None, random)
-        return min(seconds, self.node_timeout / 4, self._answer_by(settling=True) - now)
+        return min(seconds, self.node_timeout / 4, self._settled_by - now)
 
 
 def answer_by(deadline: float, began: float, node_timeout: float) -> float:

@@ -81,16 +81,17 @@ SLOTS = {"permits": 3}
         ({**SLOTS, **ONCE}, lost(slot=True), Step.ELSEWHERE),
         ({**SLOTS, **ONCE}, lost(SPLIT, slot=True), Step.SETTLE),
         # Too few nodes voted.
-        ({}, mute(), Step.WAIT),
+        ({}, mute(started=ASKED - 0.9 * PATIENCE), Step.WAIT),
         ({}, mute(hopeless=True), Step.HOPELESS),
         ({}, mute(started=ASKED - PATIENCE), Step.OUTAGE),
         (LIMITED, mute(started=ASKED - PATIENCE), Step.WAIT),
-        (LIMITED, mute(barred=0.8), Step.WAIT),
+        (LIMITED, mute(barred=0.9), Step.WAIT),
         (LIMITED, mute(barred=1.0), Step.OUTAGE),
         (ONCE, mute(cut=True), Step.OUTAGE),
         (ONCE, mute(discarded=True), Step.WAIT),
         (ONCE, mute(discarded=True, barred=0.6), Step.OUTAGE),
         (OVER, mute(cut=True), Step.OUT_OF_TIME),
+        (OVER, mute(started=ASKED - 0.85 * TIMEOUT, cut=True), Step.OUT_OF_TIME),
         (OVER, mute(started=ASKED - 0.95 * TIMEOUT, cut=True), Step.OUTAGE),
         (OVER, mute(), Step.OUTAGE),
     ],
@@ -191,7 +192,7 @@ def test_an_attempt_has_a_limit_only_near_the_end() -> None:
     )
     seeking = call(deadline=ASKED + 5.0)
     assert seeking.limit(None, ASKED + 5.0 - LONGEST_ATTEMPT * TIMEOUT) is None
-    assert seeking.limit(None, ASKED + 4.0) == 1.0
+    assert seeking.limit(None, ASKED + 4.0) == seeking.limit(lost(SPLIT), ASKED + 4.0) == 1.0
     assert seeking.limit(None, ASKED + 6.0) == -1.0
     assert call(deadline=ASKED + 0.01).limit(None, ASKED) == TIMEOUT, "each call gets one answer"
     assert call(**ONCE, deadline=ASKED + 1.0).limit(None, ASKED) == 1.0
@@ -202,6 +203,13 @@ def test_an_attempt_has_a_limit_only_near_the_end() -> None:
         seeking.after(shown, ASKED)
         assert seeking.limit(lost(), END - 1.0) == 1.0, "what it may have is looked at once more"
     assert limit(3.0, 1.0, 0.6) is None
+
+
+def test_a_call_that_waits_without_a_deadline_looks_only_at_refusals() -> None:
+    """It has no limit, so it needn't know who has the name when it asks again."""
+    seeking, later = call(queues=False), ASKED + STEADY * TIMEOUT
+    assert seeking.limit(lost(SPLIT), ASKED) is None
+    assert seeking.after(replace(lost(SPLIT), started=later), later) is Step.SETTLE
 
 
 def test_later_attempts_to_settle_wait_for_rivals() -> None:
@@ -237,18 +245,20 @@ def test_a_ticket_is_refreshed_well_before_it_dies() -> None:
 
 
 def test_a_server_whose_pushes_come_in_vain_is_asked_for_them_again_later() -> None:
-    seeking = call()
-    seeking.unpushed()
     assert 3 <= MOST_IN_VAIN <= 20, "each of them costs a look"
-    for _ in range(MOST_IN_VAIN):
+    seeking = call()
+    for _ in range(2):
+        for _ in range(MOST_IN_VAIN):
+            assert seeking.expects_pushes
+            seeking.pushed(called=False)
+            seeking.pushed(called=True)
+        assert not seeking.expects_pushes
+        seeking.unpushed()
         assert seeking.expects_pushes
-        seeking.pushed(called=False)
         seeking.pushed(called=True)
-    assert not seeking.expects_pushes
-    seeking.unpushed()
-    assert seeking.expects_pushes
-    seeking.pushed(called=True)
-    assert not seeking.expects_pushes
+        assert not seeking.expects_pushes
+        for _ in range(MOST_IN_VAIN + 1):
+            seeking.unpushed()
 
 
 SEEN = st.builds(
