@@ -145,7 +145,6 @@ class Attempt(Vote):
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` to the acquire."""
         bit, node, parsed = 1 << index, self._nodes[index], acquired(reply)
-        self._heard(index, parsed)
         if not self._open & bit:
             return  # it was counted as failed before; a release was sent after the request
         ballot = self.ballot
@@ -210,7 +209,7 @@ class Attempt(Vote):
     def expire(self) -> None:
         """Count all nodes that have not replied as failed: the caller's time is over."""
         for index in self._asked:
-            known = self._unanswered(index)
+            known = self._unanswered(index, self.spec.keys)
             self.on_reply(index, known)
             self._on_raise_reply(index, known)
 

@@ -28,9 +28,9 @@ from .._nodes.wire import (
     CACHING,
     GIVEN_UP,
     NO_RIGHT,
-    REDIRECTS,
     RELEASE,
     REST,
+    SENT_AGAIN,
     BatchCommand,
     Command,
     Failure,
@@ -56,7 +56,7 @@ MOST_UNSENT: Final = 4
 """Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
 MOST_UNSENT_IN_CLUSTER: Final = 32
 """The same on a Cluster, where each server has batches of its own."""
-UNDONE: Final = (*REDIRECTS, "TRYAGAIN", "CLUSTERDOWN", "NOSCRIPT")
+UNDONE: Final = (*SENT_AGAIN, "CLUSTERDOWN")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
 WAKE_NOBODY = (1,)
 
@@ -429,11 +429,10 @@ class Batch:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`; a quorum of equal ones decides the batch."""
-        voter = node = self._nodes.nodes[index]
-        asks, agreeing = self.asks, self.agreeing
+        asks, agreeing, node = self.asks, self.agreeing, self._nodes.nodes[index]
         if self.home is not None:
+            node.round_trip = self.home.round_trip
             node = self.home
-            voter.round_trip = node.round_trip
         if self._split or (asks and self.started < node.trust.votes_from):
             agrees = False
         elif agreeing:
@@ -441,9 +440,6 @@ class Batch:
         elif agrees := (numbers := plain(reply, len(self.releases), len(asks))) is not None:
             self.numbers, self._first = numbers, reply[:-1]
         if agrees:
-            if asks and (node.lack or voter.lack) is not None:
-                node.note(None)
-                voter.note(None)
             agreeing.append(index)
             if len(agreeing) == self._nodes.quorum:
                 self._decide()
@@ -484,7 +480,7 @@ class Batch:
             self._split_up()
         node, home, releases = self._nodes.nodes[index], self.home, self.releases
         in_cluster = home is not None
-        parts = parts_of(reply, len(releases), len(self.asks), in_cluster=in_cluster)
+        parts = parts_of(reply, len(releases), len(self.asks))
         # The user may lack the right to one of several names only.
         undone = UNDONE if in_cluster else (NO_RIGHT,) if len(parts) > 1 else ()
         if in_cluster and type(reply) is Failure and reply.code not in undone:
@@ -495,13 +491,11 @@ class Batch:
             else:
                 release.on_reply(index, part)
         if late:
-            if self.asks:
-                node.note(reply)
-                ttl = self.context.settings.ticket_ttl
-                for ask in self.asks if self.waits else ():
-                    # The node may still execute the command, refuse the name and keep a ticket.
-                    ticket = ask.ticket or Ticket(ask.spec, ask.owner, self.started, ttl, set())
-                    leave(self._nodes, ticket, (index,))
+            ttl = self.context.settings.ticket_ttl
+            for ask in self.asks if self.asks and self.waits else ():
+                # The node may still execute the command, refuse the name and keep a ticket.
+                ticket = ask.ticket or Ticket(ask.spec, ask.owner, self.started, ttl, set())
+                leave(self._nodes, ticket, (index,))
             return
         barred = home is not None and self.started < home.trust.votes_from
         for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
@@ -514,8 +508,6 @@ class Batch:
                 if in_cluster:
                     told = GIVEN_UP  # its release was sent
             elif home is not None:
-                if failed:
-                    home.note(part)
                 if barred and type(acquired(part)) is Granted:
                     told = quarantined(home)
                 if type(told) is Failure:

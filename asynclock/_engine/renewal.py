@@ -327,13 +327,10 @@ class Extension:
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index` for the whole batch."""
-        parsed, node = extended(reply, len(self._grants)), self._nodes.nodes[index]
+        parsed = extended(reply, len(self._grants))
         if isinstance(parsed, Failure):
             self._failures[index] = parsed
-            node.note(parsed, renewal=True)
         else:
-            if any(parsed):  # otherwise the node wrote nothing, and might refuse that still
-                node.note(None, renewal=True)
             self._count(index, parsed)
         self._left -= 1
         if not self._left:

@@ -25,9 +25,7 @@ from .._nodes.wire import (
     Command,
     Failure,
     Script,
-    ServerError,
     Word,
-    failure,
     reader,
     too_far,
 )
@@ -277,7 +275,7 @@ def last_owner(value: str) -> str:
 
 # ---- Replies by name: a reply of any other shape is a Failure of its node, like no answer --------
 # The scripts' headers have the forms. On the hot path replies get no names: a batch compares whole
-# ones, and `plain`, with `as_batch` and `look_inside` of link.py, only looks for the same forms.
+# ones, and `plain`, with `as_batch` and `has_errors` of link.py, only looks for the same forms.
 
 
 LONGEST_MESSAGE: Final = 200
@@ -411,25 +409,18 @@ def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
     return numbers if sound and max(numbers) in FENCES else None
 
 
-def parts_of(
-    reply: Any, releases: int, acquires: int, *, in_cluster: bool = False
-) -> Sequence[Any]:
+def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
     """Return for each name what the node would have replied to its own command."""
     names = releases + acquires
     if type(reply) is Failure or names == 1:
         return [reply] * names
     match reply:
         case [0 | 1, list(found), int(clock)] if len(found) == names:
-            return [
-                _part(one, clock, release=n < releases, in_cluster=in_cluster)
-                for n, one in enumerate(found)
-            ]
+            return [_part(one, clock, release=n < releases) for n, one in enumerate(found)]
     return [UNREADABLE] * names
 
 
-def _part(one: Any, clock: int, *, release: bool, in_cluster: bool) -> Any:
-    if type(one) is ServerError:  # its reason is as in a single command
-        return failure(ServerError(str(one).removesuffix(".")), in_cluster=in_cluster)
+def _part(one: Any, clock: int, *, release: bool) -> Any:
     if type(one) is int:
         return RELEASED if release else (GRANTED, one, b"", clock)
     return one
@@ -586,15 +577,11 @@ class Vote:
         """Return the cause of each failure by the node's address."""
         return {self._nodes[i].address: self.failures[i].cause for i in sorted(self.failures)}
 
-    def _heard(self, index: int, parsed: object) -> None:
-        """Note for the health of node `index` what it answered. A late request is not its fault."""
-        failure = parsed if type(parsed) is Failure and parsed is not TOO_LATE else None
-        self._nodes[index].note(failure)
-
-    def _unanswered(self, index: int) -> Failure:
+    def _unanswered(self, index: int, keys: Sequence[str]) -> Failure:
         # The node's last answer says more than that it has not answered yet.
         node = self._nodes[index]
-        if node.lack is not None and not node.lack.permanent:
-            return node.lack
+        lack = node.last_error(keys)
+        if lack is not None and not lack.permanent:
+            return lack
         hint = too_far(node.round_trip or 0.0, node.settings.node_timeout)
         return replace(CUT, cause=CUT.cause + hint)

@@ -65,6 +65,11 @@ class LinkListener(Protocol):
     """Called with a key that a command of our own changes."""
     in_cluster: bool
     """Whether the server is one of a Cluster, whose redirects are followed."""
+    lack: Failure | None
+    """The error that the server gave as its last answer, such as OOM; None if it voted."""
+
+    def on_answer(self, command: Command, answer: Any) -> None:
+        """Take what the sink gets next: always if the server gave an error, else with a `lack`."""
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""
@@ -284,13 +289,17 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             elif type(reply) is ServerError:
                 self._rejected(reply, sink, index, command)
             else:
+                odd = command.op == BATCH and has_errors(self, reply)
+                if odd or self.listener.lack is not None:
+                    self._hear(command, reply)
                 try:
                     sink.on_reply(index, reply)
                 except Exception:
                     self._in_flight.appendleft(entry)  # gets its Failure when asyncio ends the link
                     raise
-                if command.op == BATCH:
-                    look_inside(self, reply)
+
+    def _hear(self, command: Command, answer: Any) -> None:
+        self.listener.on_answer(command, answer)
 
     def _parse(self) -> list[Any]:
         replies: list[Any] = []
@@ -340,6 +349,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             self._again.update(word for part in command.parts for word in part.puts)
             Link.send(self, command.with_source(), sink, index)
         else:
+            self._hear(command, known)
             sink.on_reply(index, known)
             _demoted(self, known.cause)
 
@@ -476,13 +486,18 @@ def as_batch(command: Command, replies: list[Any]) -> list[Any]:
     return [odd, replies, clock]
 
 
-def look_inside(link: Link, reply: Any) -> None:
-    """Close the link if an error inside the reply to a batch shows that its primary is demoted."""
+def has_errors(link: Link, reply: Any) -> bool:
+    """Return whether errors are inside the reply to a batch; make Failures of them."""
+    found = False
     match reply:
         case [1, list(parts), _]:
-            for error in parts:
-                if type(error) is ServerError:
-                    _demoted(link, str(error))
+            for n, part in enumerate(parts):
+                if type(part) is ServerError:  # its reason is as in a single command
+                    error = ServerError(str(part).removesuffix("."))
+                    parts[n] = failure(error, in_cluster=link.in_cluster)
+                    _demoted(link, str(part))
+                    found = True
+    return found
 
 
 def _demoted(link: Link, cause: str) -> None:

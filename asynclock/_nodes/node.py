@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -64,10 +64,6 @@ class Node(Protocol):
     random: Callable[[], float]
     rejected: Failure | None = None
     """Why the node must not be used at all: the wrong role, or the same server twice."""
-    lack: Failure | None = None
-    """The error that the node gave as its last answer, such as OOM; None if it voted."""
-    lack_of_renewal: bool = False
-    """Whether it gave that error to a renewal."""
     round_trip: float | None = None
     """Smoothed seconds from a request to its reply; None before the first one."""
     tracking: bool = False
@@ -104,16 +100,8 @@ class Node(Protocol):
     def obstacle(self, now: float, /) -> Failure | None:
         """Return why the node has no vote at the moment, or None if it has one."""
 
-    def note(self, answer: Failure | None, *, renewal: bool = False) -> bool:
-        """Take in the node's last answer: an error, or None for a vote. Say whether `lack` changed.
-
-        A Failure without a code changes nothing: the node has not answered. A renewal that succeeds
-        clears only errors of renewals: a server without memory refuses acquires, but renews.
-        """
-        if not (answer.code if answer else not renewal or self.lack_of_renewal):
-            return False
-        before, self.lack, self.lack_of_renewal = self.lack, answer, renewal
-        return answer is not before
+    def last_error(self, keys: Sequence[str], /) -> Failure | None:
+        """Return the error that the server of these keys answered last; None if it voted."""
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -38,11 +38,17 @@ from .node import (
     watch,
 )
 from .wire import (
+    BATCH,
     CACHING,
+    EXTEND,
+    GRANTED_DIGIT,
+    NO_RIGHT,
     NO_TRUST,
     NOBODY,
     NOT_REDIS,
     READONLY,
+    SENT_AGAIN,
+    VOTES,
     Command,
     Failure,
     Sink,
@@ -82,6 +88,10 @@ class ServerNode(Node):
     """One endpoint and its connections, of which at most one is open."""
 
     in_cluster = False
+    lack: Failure | None = None
+    """The error that the node gave as its last answer, such as OOM; None if it voted."""
+    lack_of_renewal = False
+    """Whether it gave that error to a renewal."""
 
     def __init__(
         self, address: str, dial: Dial, settings: NodeSettings, observers: Observers
@@ -185,12 +195,8 @@ class ServerNode(Node):
             return Failure(cause, votes_from=votes_from)
         return None
 
-    def note(self, answer: Failure | None, *, renewal: bool = False) -> bool:
-        # Without a link, `_down` already has the cause.
-        heard = answer is None or self.link is not None
-        if changed := heard and super().note(answer, renewal=renewal):
-            self._log.answered(answer)
-        return changed
+    def last_error(self, _keys: Sequence[str], /) -> Failure | None:
+        return self.lack
 
     def deliver(self, command: Command, sink: Sink, index: int) -> None:
         link = self.link
@@ -431,6 +437,30 @@ class ServerNode(Node):
             await self.link.finish()
 
     # called by its link
+
+    def on_answer(self, command: Command, answer: Any) -> None:
+        """Note an error in place of a vote or a renewal, or its end.
+
+        A Failure without a code is no answer; any reply but an error is a vote. A renewal ends only
+        an error of renewals: a server without memory refuses acquires, but renews.
+        """
+        batch, renewal = command.op == BATCH, command.op == EXTEND
+        match answer:
+            case [_, list(parts), _] if batch:
+                answers = parts[len(parts) - len(command.claims) :]
+            case [bytes(marks), _] if renewal:  # a node that extends nothing writes nothing
+                answers = [mark for mark in marks if mark == GRANTED_DIGIT]
+            case _:
+                counts = command.claims or renewal or command.op in VOTES
+                answers = [answer] if counts else []
+        # A batch is denied as a whole, even if the user has no right to one name only.
+        again = SENT_AGAIN if self.in_cluster else (NO_RIGHT,) if batch else ()
+        errors = [one for one in answers if type(one) is Failure]
+        votes = len(errors) < len(answers) and (self.lack_of_renewal or not renewal)
+        errors = [one for one in errors if one.code and one.code not in again]
+        if errors or votes:
+            self.lack, self.lack_of_renewal = (errors[0] if errors else None), renewal
+            self._log.answered(self.lack)
 
     def keep_release(self, release: Command) -> Sink:
         return self.pending.keep(release)

@@ -40,6 +40,8 @@ UNDOES: Final = frozenset({RELEASE, REST, "leave"})
 """Operations that undo an acquire, so they must not be executed before it."""
 WRITES: Final = frozenset({ACQUIRE, BATCH, REST, "raise", EXTEND, "prepare", "accept"})
 """Operations whose effect must not be lost. A lost release only makes the lock last for its ttl."""
+VOTES: Final = frozenset({ACQUIRE, "read", "prepare", "accept"})
+"""Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
 GRANTED: Final = 1
 """First word of a script's reply: it did what was asked."""
 GRANTED_DIGIT: Final = ord("1")
@@ -262,6 +264,9 @@ NO_RIGHT = "NOPERM"
 
 REDIRECTS = ("MOVED", "ASK")
 """Codes of a Cluster's replies that name another server."""
+
+SENT_AGAIN = (*REDIRECTS, "TRYAGAIN", "NOSCRIPT")
+"""Codes of a Cluster's errors after which the command is sent again; no server is at fault."""
 
 
 @final

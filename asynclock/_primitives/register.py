@@ -91,8 +91,9 @@ class Round(Vote):
     AIM: ClassVar[str] = "know the state of"
     NEVER: ClassVar[str] = "be known"
 
-    def __init__(self, engine: Engine, name: str, sent: float, since: float) -> None:
+    def __init__(self, engine: Engine, name: str, key: str, sent: float, since: float) -> None:
         super().__init__(name, engine.multiplexer)
+        self._key = key
         self._sent = sent
         self._since = since
         """A node that has kept its memory since this moment can't have forgotten a value."""
@@ -114,7 +115,6 @@ class Round(Vote):
         """Count the reply of node `index`."""
         node, parsed = self._nodes[index], stored(reply)
         self._answered.add(index)
-        self._heard(index, parsed)
         if type(parsed) is Failure:
             self.failures[index] = parsed
         elif not node.trust.counts(self._sent):
@@ -158,7 +158,7 @@ class Round(Vote):
         self.failures |= dict.fromkeys(self._empty, FORGETFUL)
         for index in range(len(self._nodes)):
             if index not in self._answered:
-                self.failures[index] = before.get(index) or self._unanswered(index)
+                self.failures[index] = before.get(index) or self._unanswered(index, (self._key,))
 
     def found(self) -> Found:
         """Return the value with the highest number among the replies that count."""
@@ -391,7 +391,7 @@ class Register:
         # Only the replies to these two contain the stored value.
         told = op in ("read", "prepare")
         since = now - validity.quarantine(self.keep) if told else inf
-        round_ = Round(engine, self.name, now, since)
+        round_ = Round(engine, self.name, self.key, now, since)
         for index, node in enumerate(nodes.nodes):
             # A node that may have forgotten must not be asked: its "nothing" would count.
             obstacle = node.obstacle(now)

@@ -324,11 +324,13 @@ class NullListener:
 
     watched_keys: Collection[str] = ()
     in_cluster = False
+    lack: Failure | None = None
 
     def _ignore(self, *_: Any, **__: Any) -> None:
         """Do nothing: no key is watched, and commands without a reply fail by themselves."""
 
     on_wake: Callable[..., None] = _ignore
+    on_answer: Callable[..., None] = _ignore
     on_clock: Callable[..., None] = _ignore
     on_push: Callable[..., None] = _ignore
     on_disconnect: Callable[..., None] = _ignore

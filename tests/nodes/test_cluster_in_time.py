@@ -333,16 +333,20 @@ async def test_a_frozen_server_does_not_make_the_others_doubtful(cluster: Virtua
 
 @played_on(VirtualCluster)
 async def test_what_a_server_lacks_is_told_until_it_votes_again(cluster: VirtualCluster) -> None:
-    name = name_on(1)
-    server = cluster.primaries[1]
+    """Also to callers whose time is over before it says so again; not to those of other servers."""
+    name, (other, server, _) = name_on(1), cluster.primaries
     async with meeting(cluster) as locks:
+        other.instead[b"EVALSHA"] = lambda _words: ReplyError("BUSY a script")
+        with pytest.raises(asynclock.QuorumUnavailableError, match="c0:7000: BUSY"):
+            await locks.lock(name_on(0)).try_acquire()
         server.instead[b"EVALSHA"] = lambda _words: ReplyError("OOM command not allowed")
+        server.way.seconds = 0.2
         with pytest.raises(asynclock.QuorumUnavailableError, match="c1:7000: OOM"):
             await locks.lock(name).acquire(timeout=1.5)
-        assert locks.nodes()[0].cause == "c1:7000: OOM command not allowed"
+        assert locks.nodes()[0].cause.endswith("; c1:7000: OOM command not allowed")
         del server.instead[b"EVALSHA"]
         async with locks.lock(name):
-            assert locks.nodes()[0].cause == ""
+            assert locks.nodes()[0].cause == "c0:7000: BUSY a script"
         server.freeze()
         call = locks.lock(name).acquire(timeout=0)
         await asyncio.sleep(0.05)  # its time ends before that of the server

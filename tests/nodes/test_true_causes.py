@@ -109,6 +109,19 @@ async def test_answers_to_renewals_are_shown_and_hide_no_other_error(server: Ser
         assert locks.nodes()[0].cause == FULL
 
 
+@played_on(alone)
+async def test_a_caller_whose_time_is_over_says_nothing_of_the_node(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node answers, only not before that."""
+    async with here() as locks, here() as others:
+        await asyncio.gather(locks.ready(), others.lock("a").acquire())
+        server.way.seconds = 0.15
+        with pytest.raises(asynclock.AcquireTimeoutError):
+            await locks.lock("a").acquire(timeout=0.6)
+        assert (locks.nodes()[0].cause, "does not vote" in caplog.text) == ("", False)
+
+
 CALLS: dict[str, Callable[[asynclock.LockManager], Any]] = {
     "lock": lambda locks: locks.lock("a").acquire(),
     "try": lambda locks: locks.lock("a").try_acquire(),

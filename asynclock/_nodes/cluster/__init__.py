@@ -30,8 +30,8 @@ from ..wire import (
     CACHING,
     EXTEND,
     GIVEN_UP,
-    GRANTED_DIGIT,
     REDIRECTS,
+    VOTES,
     Command,
     Failure,
     Sink,
@@ -132,6 +132,12 @@ class ClusterNode(Node):
     def obstacle(self, _now: float, /) -> Failure | None:
         """Return why the whole cluster has no vote, or None; each server has guards of its own."""
         return self.rejected
+
+    def last_error(self, keys: Sequence[str], /) -> Failure | None:
+        home = self.home(keys)
+        if home is None or home.lack is None:
+            return None
+        return told_by(home.address, home.lack)
 
     @property
     def votes_from(self) -> float:
@@ -431,8 +437,6 @@ class ParkedCommands:
 
 MOST_REDIRECTS: Final = 5
 
-VOTES: Final = frozenset({"acquire", "read", "prepare", "accept"})
-"""Operations whose positive reply is a vote, which a server that may have forgotten can't give."""
 HOLDING: Final = frozenset({EXTEND, "raise"})
 """Operations of an owner that has the lock already."""
 
@@ -524,23 +528,16 @@ class RoutedCommand:
         if type(reply) is Failure:
             self._failed(reply, shard)
             return
-        if operation in VOTES:
-            shard.note(None)
-            if self._sent < shard.trust.votes_from and granted(reply):
-                reply = told_by(shard.address, quarantined(shard))
+        if operation in VOTES and self._sent < shard.trust.votes_from and granted(reply):
+            reply = told_by(shard.address, quarantined(shard))
         elif operation in HOLDING and self._sent < shard.trust.renews_from:
             reply = Failure("it became the primary a moment ago")
-        match reply:
-            case [bytes(marks), _] if operation == EXTEND and GRANTED_DIGIT in marks:
-                shard.note(None, renewal=True)
         self._answer(reply)
 
     def _failed(self, failure: Failure, shard: ServerNode) -> None:
         cluster = self._cluster
         if failure.code not in (*REDIRECTS, "TRYAGAIN"):
             cluster.look_again()
-            if self._command.op in (*VOTES, EXTEND):
-                shard.note(failure, renewal=self._command.op == EXTEND)
             lack = told_by(shard.address, failure)
             if failure.code and not failure.permanent:
                 self.fail(lack)

@@ -34,6 +34,7 @@ from ..wire import (
     Command,
     Failure,
     Sink,
+    Take,
     number,
     parse_info,
     reader,
@@ -313,18 +314,16 @@ class AckedLink(Link):
         self._gathered = False
         """Whether a write was sent after the last WAIT."""
         self._waiting = False
-        self._held: list[tuple[Sink, int, Any, int]] = []
+        self._held: list[tuple[Sink, int, Any, Command]] = []
         self._counted_at = 0.0
         self.before_write = self._before_write
         self.closed.add_done_callback(self._disconnected)
 
     def send(self, command: Command, sink: Sink, index: int, *, write: bool = False) -> None:
         """Queue `command`; `sink` gets a grant once it is acknowledged, otherwise a Failure."""
-        batch = command.op == BATCH
-        acquires = len(command.claims) if batch else 0
-        if command.op in WRITES and (acquires or not batch):
+        if command.op in WRITES and (command.claims or command.op != BATCH):
             self._gathered = True
-            sink = _Grant(self, sink, acquires)
+            sink = Take(partial(self._answered, command, sink))
         super().send(command, sink, index, write=write)
 
     def _before_write(self) -> None:
@@ -362,9 +361,16 @@ class AckedLink(Link):
         if self.term is not None:
             self.send(REPLICATION, sink, 0)
 
-    def hold(self, sink: Sink, index: int, reply: Any, acquires: int) -> None:
-        """Hold a grant, or a batch with `acquires` acquires, back until it is acknowledged."""
-        self._held.append((sink, index, reply, acquires))
+    def _hear(self, command: Command, answer: Any) -> None:
+        if not grants(command, answer):
+            super()._hear(command, answer)
+
+    def _answered(self, command: Command, sink: Sink, index: int, answer: Any) -> None:
+        """Hold a grant back until it is acknowledged; pass everything else on."""
+        if not grants(command, answer):
+            sink.on_reply(index, answer)
+            return
+        self._held.append((sink, index, answer, command))
         if not self._waiting and not self._gathered:
             # The EVALSHA failed with NOSCRIPT, so the grant came after the WAIT that covers it.
             self._gathered = True
@@ -375,8 +381,11 @@ class AckedLink(Link):
         self._waiting = False
         held, self._held = self._held, []
         lack = self._lack(count) or unnamed
-        for sink, index, reply, acquires in held:
-            sink.on_reply(index, reply if lack is None else without(reply, acquires, lack))
+        for sink, index, reply, command in held:
+            answer = reply if lack is None else without(reply, command, lack)
+            if self._transport is not None:  # otherwise the lack is the end of the connection
+                super()._hear(command, answer)
+            sink.on_reply(index, answer)
         if self._gathered:
             self._loop.call_soon(self.flush)
 
@@ -421,28 +430,14 @@ def _unsupported(failure: Failure) -> Failure:
     return failure
 
 
-class _Grant:
-    """Takes the reply to a write: holds grants back and passes everything else on."""
-
-    __slots__ = ("_acquires", "_link", "_sink")
-
-    def __init__(self, link: AckedLink, sink: Sink, acquires: int) -> None:
-        self._link = link
-        self._sink = sink
-        self._acquires = acquires
-
-    def on_reply(self, index: int, reply: Any) -> None:
-        """Take the reply; that to an operation on several owners begins with a row of marks."""
-        acquires, held = self._acquires, False
-        match reply:
-            case [int(), list(parsed), int()] if acquires:
-                held = any(map(granted, parsed[-acquires:]))
-            case [first, *_]:
-                held = first == GRANTED or (type(first) is bytes and GRANTED_DIGIT in first)
-        if held:
-            self._link.hold(self._sink, index, reply, acquires)
-        else:
-            self._sink.on_reply(index, reply)
+def grants(command: Command, reply: Any) -> bool:
+    """Return whether a node did what must be acknowledged; some replies begin with marks."""
+    match reply:
+        case [int(), list(parsed), int()] if command.op == BATCH:
+            return any(map(granted, parsed[len(parsed) - len(command.claims) :]))
+        case [first, *_] if command.op in WRITES:
+            return first == GRANTED or (type(first) is bytes and GRANTED_DIGIT in first)
+    return False
 
 
 def granted(parsed: Any) -> bool:
@@ -450,11 +445,11 @@ def granted(parsed: Any) -> bool:
     return type(parsed) is int or (type(parsed) is list and parsed[:1] == [GRANTED])
 
 
-def without(reply: Any, acquires: int, lack: Failure) -> Any:
+def without(reply: Any, command: Command, lack: Failure) -> Any:
     """Return `lack` instead of a reply, or of the grants in the reply to a batch."""
     match reply:
-        case [int(), list(parsed), int(clock)] if acquires:
-            first = len(parsed) - acquires
+        case [int(), list(parsed), int(clock)] if command.op == BATCH:
+            first = len(parsed) - len(command.claims)
             left = [lack if granted(one) else one for one in parsed[first:]]
             return [1, parsed[:first] + left, clock]
     return lack

@@ -358,27 +358,6 @@ async def test_a_lease_that_ends_sooner_is_told_of_in_time(on: Nodes) -> None:
     assert took == pytest.approx(VALID - TTL / 2 - 3.0, abs=0.01)
 
 
-@virtual
-async def test_a_renewal_ends_no_error_of_an_acquire(on: Nodes) -> None:
-    """A server that is out of memory still renews."""
-    node = on.locks._engine.multiplexer.nodes[0]
-    node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
-    node.note(None, renewal=True)
-    assert node.lack is None
-    node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
-    node.note(Failure("no answer within 1 s"), renewal=True)
-    assert node.lack is not None
-    assert node.lack.code == "NOREPLICAS", "silence is no answer"
-    lease, memory = await on.locks.lock("a").acquire(), Failure("OOM no memory", code="OOM")
-    node.note(Failure("NOREPLICAS not enough", code="NOREPLICAS"), renewal=True)
-    await on.nodes[0].command("DEL", "asynclock:a")
-    await lease.extend()
-    assert node.lack is not None, "the node no longer had the key and wrote nothing"
-    node.note(memory)
-    node.note(None, renewal=True)
-    assert node.lack is memory
-
-
 async def test_a_strict_raise_gives_out_its_last_number_only() -> None:
     """Lower ones may be older than this hand-over: the raise before was lost."""
     nodes = SimpleNamespace(quorum=2, nodes=(None,) * 3, broadcast=lambda *_: None)

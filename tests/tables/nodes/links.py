@@ -89,6 +89,8 @@ class Dialogue(asyncio.Transport):
         self._began, self._reader = _clock.now(), hiredis.Reader()
         self._futures: dict[str, asyncio.Future[Any]] = {}
         self.watched_keys: list[str] = []
+        self.lack: Failure | None = None
+        self.answers: list[str] = []
         self.on_wake = lambda key: self.heard.append(f"wakes {key}")
         self.in_cluster = False
         self.link: Any = self._opened(Link(self, TIMEOUT), greeted=greeted)
@@ -148,11 +150,17 @@ class Dialogue(asyncio.Transport):
             "stalled?": lambda _: self._note(self._since(link.stalled_since)),
             "releasing?": lambda _: self._note(str(link.releasing)),
             "closed?": lambda _: self._note(str(link.closed.done())),
+            "told?": self._told,
+            "lacks": lambda error: setattr(self, "lack", Failure(error)),
             "watches": lambda key: self.watched_keys.append(key),
         }
 
     def _note(self, what: str) -> None:
         self.heard.append(what)
+
+    def _told(self, _: str) -> None:
+        self.heard.append(", ".join(self.answers))
+        self.answers.clear()
 
     def _since(self, moment: float) -> str:
         return f"since {moment - self._began:.2f}" if moment else "no"
@@ -183,6 +191,10 @@ class Dialogue(asyncio.Transport):
             yield what if times == 1 else f"{times} × {what}"
 
     # the owner
+
+    def on_answer(self, command: Command, answer: Any) -> None:
+        error = f" {answer.code or answer.cause}" if isinstance(answer, Failure) else ""
+        self.answers.append(str(command.op) + error)
 
     def on_clock(self, clock: float, sent: float, _received: float) -> None:
         self.heard.append(f"clock {clock - CLOCK:g}, asked at {sent - self._began:.1f}")

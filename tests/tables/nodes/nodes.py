@@ -133,7 +133,7 @@ class Hand:
             "answers": lambda _: setattr(self.link, "stalled_since", 0.0),
             "push": lambda push: node.on_push(list(ast.literal_eval(push))),
             "clock": lambda ahead: self._clock(float(ahead)),
-            "note": lambda cause: node.note(_failure(cause) if cause else None),
+            "vote": lambda why: node.on_answer(command("acquire me"), why and _failure(why)),
             "write": lambda _: node.write(),
             "check": lambda _: node.check_clock(),
             "record": lambda _: node.read_record(),

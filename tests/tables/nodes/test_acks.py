@@ -18,17 +18,23 @@ LACK = (
     "Failure(cause='0 of 1 replicas acknowledged the grant within 0.5 s', permanent=False, "
     "code='NOACKS', votes_from=0.0)"
 )
+OOM = Failure("OOM", code="OOM")
 ONE = cases(f"""
     a grant is held back until it is acknowledged
+      lacks OOM
       ask acquire me
       {WRITES}
       reads GRANT -> {HEARD}
+      told?  ->
       reads :1 -> acquire me: {GRANTED}
+      told? -> WAIT, acquire
       tick
     a refusal passes at once
+      lacks OOM
       ask acquire me
       {WRITES}
       reads REFUSAL -> {HEARD}; acquire me: [0, 100, b'you', {CLOCK}000000]
+      told? -> acquire
       reads :0
     writes during a WAIT share the next one
       ask acquire a
@@ -44,12 +50,14 @@ ONE = cases(f"""
     what is written at once has its WAIT behind it
       now acquire me -> writes acquire me, WAIT 1 500
     what writes nothing is not waited for
-      ask a
+      lacks OOM
+      ask read 1
       ask release me
-      tick -> writes a, release me
+      tick -> writes read 1, release me
       releasing? -> True
-      reads +x, *1, :1 -> a: x; release me: [1]
+      reads *1, :1, *1, :1 -> read 1: [1]; release me: [1]
       releasing? -> False
+      told? -> read, release
     a grant that came after its WAIT, with the script, gets another one
       ask acquire me
       {WRITES}
@@ -71,6 +79,7 @@ ONE = cases(f"""
       lose -> end of a, acquire you; a: ! the server closed the connection;
         acquire you: ! the server closed the connection
       tick -> acquire me: ! the connection was lost before the grant was acknowledged
+      told?  ->
     each grant is answered once when its connection is lost
       ask acquire a
       tick -> writes acquire a, WAIT 1 500
@@ -79,6 +88,7 @@ ONE = cases(f"""
       reads GRANT -> {HEARD}
       lose -> end of WAIT 1 500, acquire b; acquire a: ! the server closed the connection;
         acquire b: ! the server closed the connection
+      told?  ->
       tick
       releasing? -> False
       closed? -> True
@@ -102,7 +112,7 @@ ONE = cases(f"""
       ask {BATCH}
       tick -> writes {BATCH}, WAIT 1 500
       reads *3, :1, *3, :1, *2, :-1, :7, -OOM, :7 ->
-        {BATCH}: [1, [1, [-1, 7], ServerError('OOM')], 7]
+        {BATCH}: [1, [1, [-1, 7], {OOM}], 7]
     a batch of releases is not waited for
       ask batch release:a release:b
       tick -> writes batch release:a release:b
@@ -117,11 +127,12 @@ ONE = cases(f"""
       tick -> writes {BATCH}, WAIT 1 500
       reads *3, :0, *3, :1, :5, :6, :7
       reads :0 -> {BATCH}: [1, [1, {LACK}, {LACK}], 7]
+      told? -> batch
     its errors and refusals stay what they are
       ask {BATCH}
       tick -> writes {BATCH}, WAIT 1 500
       reads *3, :1, *3, -OOM, :5, *4, :0, :9, +you, :7, :7
-      reads :0 -> {BATCH}: [1, [ServerError('OOM'), {LACK}, [0, 9, b'you', 7]], 7]
+      reads :0 -> {BATCH}: [1, [{OOM}, {LACK}, [0, 9, b'you', 7]], 7]
 """)
 for op in ("extend me", "raise me", "prepare 1", "accept 1", "rest me"):
     ONE[f"{op} is held back like an acquire"] = (
@@ -129,6 +140,7 @@ for op in ("extend me", "raise me", "prepare 1", "accept 1", "rest me"):
         f"tick -> writes {op}, WAIT 1 500",
         f"reads GRANT -> {HEARD}",
         f"reads :0 -> {op}: ! 0 of 1 replicas acknowledged the grant within 0.5 s (NOACKS)",
+        f"told? -> {op.partition(' ')[0]} NOACKS",
     )
 ONE["a reply to several owners, of which none was granted, passes at once"] = (
     "ask extend me",

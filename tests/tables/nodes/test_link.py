@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asynclock._nodes import link
-from asynclock._nodes.wire import Command
+from asynclock._nodes.wire import Command, Failure
 from asynclock._primitives.lock import spec
 from tests.tables.nodes.links import Dialogue, cases, command
 from tests.waiting import in_virtual_time
@@ -15,6 +15,10 @@ from tests.waiting import in_virtual_time
 MANY = link.WRITE_AT
 CLOCK_1, CLOCK_2 = (f"*2, :1, :170000000{n}000000" for n in (1, 2))
 NO_ANSWER = "! no answer within 1 s"
+
+OOM, DEMOTED, MOVED = (
+    Failure(text, code=text.partition(" ")[0]) for text in ("OOM", "READONLY no", "MOVED 1 b:7")
+)
 
 SENT = cases(f"""
     what a tick asks for is one write
@@ -217,9 +221,32 @@ ENDS = cases(f"""
     so it does if one name of a batch was refused
       ask batch acquire:a acquire:b
       tick -> writes batch acquire:a acquire:b
-      reads *3, :1, *2, -OOM, -READONLY no, :7 ->
-        batch acquire:a acquire:b: [1, [ServerError('OOM'), ServerError('READONLY no')], 7]
+      reads *3, :1, *2, -OOM., -READONLY no, :7 ->
+        batch acquire:a acquire:b: [1, [{OOM}, {DEMOTED}], 7]
       tick -> end; READONLY
+    its owner is told of errors, and of all other answers while it shows one
+      ask acquire a
+      ask acquire b
+      ask batch release:a acquire:b
+      tick -> writes acquire a, acquire b, batch release:a acquire:b
+      reads *1, :5, -OOM, *3, :1, *2, :1, -OOM, :7 ->
+        acquire a: [5]; acquire b: ! OOM (OOM); batch release:a acquire:b: [1, [1, {OOM}], 7]
+      told? -> acquire OOM, batch
+      lacks OOM
+      ask acquire a
+      tick -> writes acquire a
+      reads *1, :5 -> acquire a: [5]
+      told? -> acquire
+    but not of a forgotten script, nor of silence and what comes too late, nor of the end
+      lacks OOM
+      ask acquire a
+      tick -> writes acquire a
+      reads NOSCRIPT
+      wait 1.1 -> writes with source acquire a; acquire a: ! no answer within 1 s
+      reads -OOM
+      ask a
+      lose -> end of a; a: ! the server closed the connection
+      told?  ->
     garbage ends the connection
       ask a
       tick -> writes a
@@ -362,7 +389,7 @@ BUNDLES = cases(f"""
       tick -> writes release a, acquire b, acquire c
       reads *3, :1, *1, +you, :7, *3, :0, :5, :8, -MOVED 1 b:7
         -> bundle release:a acquire:b acquire:c:
-        [1, [[1, [b'you'], 7], [0, 5, 8], ServerError('MOVED 1 b:7')], 8]
+        [1, [[1, [b'you'], 7], [0, 5, 8], {MOVED}], 8]
     a reply too much ends the connection
       cluster
       ask bundle release:a acquire:b
@@ -432,9 +459,9 @@ async def test_a_write_counts_only_if_the_server_is_the_primary_when_the_reply_c
     """When the request was sent, it was. A paused process finds such a reply in its socket."""
     words = "batch acquire:a" if op == "batch" else f"{op} me"
     heard = "[1, []]" if counts else "! who knows"
-    await Dialogue(doubt_after=0.5).play(
-        (f"ask {words}", f"wait 0.9 -> writes {words}", f"reads *2, :1, *0 -> {words}: {heard}")
-    )
+    told = f"told? -> {op}" if counts else "told?  ->"
+    asked = ("lacks OOM", f"ask {words}", f"wait 0.9 -> writes {words}")
+    await Dialogue(doubt_after=0.5).play((*asked, f"reads *2, :1, *0 -> {words}: {heard}", told))
 
 
 @in_virtual_time

@@ -44,7 +44,7 @@ CONNECTIONS = cases(f"""
       cause? -> the handshake failed: ConnectionRefusedError: refused
       comes
       state? -> up
-      note OOM command not allowed
+      vote OOM command not allowed
       cause? -> OOM command not allowed
       ends gone
       state? -> connecting
@@ -53,12 +53,10 @@ CONNECTIONS = cases(f"""
       state? -> up
       cause?  ->
     an error instead of a vote is shown until the next vote
-      note OOM command not allowed
-      cause?  ->
       comes
-      note OOM command not allowed
+      vote OOM command not allowed
       cause? -> OOM command not allowed
-      note
+      vote
       cause?  ->
     a replica is of no use until it is a primary
       ask a

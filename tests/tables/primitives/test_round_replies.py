@@ -17,6 +17,7 @@ FAILURES = {
     "down": Failure("down"),
     "busy": Failure("busy"),
     "no-right": Failure("no-right", code="NOPERM"),
+    "mistake": Failure("mistake", permanent=True, code="WRONGTYPE"),
 }
 
 # Each line is a reply and what is known then. `set@9` was accepted 9 s ago; a node that remembers
@@ -140,17 +141,11 @@ TABLE = """
       b down -> open
       over b=busy -> failed: b down, a forgetful, c answer
 
-    what a node lacks is known until it votes
-      a no-right -> open, lacks a
-      b down -> failed: a no-right, b down, lacks a
-
-    a node that does not answer may lack it all the same
+    what a node lacks is why it has not answered
       a lacks no-right
-      a down -> open, lacks a
-
-    a node that votes lacks nothing
-      a lacks no-right
-      a set@9 -> open
+      c lacks mistake
+      b set@9 -> open
+      over b=busy -> failed: a no-right, c answer; cut short
 """
 
 
@@ -164,7 +159,7 @@ def rows() -> list[tuple[str, list[str]]]:
 @virtual
 async def test_a_round(on: Nodes, name: str, steps: list[str]) -> None:
     old = next((float(step.split()[1]) for step in steps if step.startswith("old")), 10_000)
-    round_ = Round(on.locks._engine, name, _clock.now(), _clock.now() - old)
+    round_ = Round(on.locks._engine, name, "key", _clock.now(), _clock.now() - old)
     told: list[str] = []
     round_.on_forgotten = lambda: told.append("told")
     for step in steps:
@@ -186,7 +181,7 @@ def happens(on: Nodes, round_: Round, said: str) -> None:
         elif what == "votes":
             node.trust.votes_from = _clock.now() + float(number[1])
         elif what == "lacks":
-            node.note(FAILURES[number[0]])
+            vars(node)["lack"] = FAILURES[number[0]]
         else:
             round_.on_reply("abc".index(who), reply(int(on.nodes[0].wall() * US), what))
 
@@ -203,19 +198,16 @@ def reply(now: int, what: str) -> Any:
 
 def known(on: Nodes, round_: Round, told: list[str]) -> str:
     """What the round says, in words."""
-    lacks = [
-        f"lacks {'abc'[i]}" for i, n in enumerate(on.locks._engine.multiplexer.nodes) if n.lack
-    ]
     if len(round_.granted) >= 2 and round_.decided.done():
         found = round_.found()
         agreed = "agreed" + " everywhere" * found.everywhere
-        return ", ".join([str(found.value), *([agreed] if found.agreed else []), *told, *lacks])
+        return ", ".join([str(found.value), *([agreed] if found.agreed else []), *told])
     if not round_.decided.done() and not round_.cut_short and len(round_.failures) < 3:
-        return ", ".join(["open", *lacks])
+        return "open"
     if round_.promised and not round_.failures:
         return f"promised {round_.promised}"
     failed = ", ".join(f"{'abc'[i]} {cause(said)}" for i, said in round_.failures.items())
-    return ", ".join([f"failed: {failed}", *lacks]) + "; cut short" * round_.cut_short
+    return f"failed: {failed}" + "; cut short" * round_.cut_short
 
 
 def cause(said: Failure) -> str:
@@ -228,7 +220,7 @@ def cause(said: Failure) -> str:
 @virtual
 async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
     patience = register._Patience(on.locks._engine, "e", None)
-    round_, began = Round(on.locks._engine, "e", _clock.now(), 0.0), _clock.now()
+    round_, began = Round(on.locks._engine, "e", "key", _clock.now(), 0.0), _clock.now()
     for index in (0, 1):
         round_.on_reply(index, Failure("no right", permanent=True))
     with pytest.raises(asynclock.ConfigurationError, match=r"'e' can't be known here: .*no right"):
