@@ -124,11 +124,11 @@ class Seek:
         limit = self._seeking.limit(lost, _clock.now())
         if limit is not None and limit <= 0:
             raise self.out_of_time()
+        waits, ticket = self._waits, self._ticket
         if self._counts_as_dead():
             self._leave_minority()
-            ask = Ask(engine, spec, self._ttl, first=False)
-        else:
-            ask = Ask(engine, spec, self._ttl, self._waits, self._ticket, first=False)
+            waits, ticket = (), None
+        ask = Ask(engine, spec, self._ttl, waits, ticket, first=False)
         if self._barge:
             ask.barge()
             self._barge = False
@@ -168,9 +168,7 @@ class Seek:
             if not attempt.outage and self._arm(attempt):
                 return self._spec
             await self._pause(attempt, seen)
-            if not seen.outage:
-                seen = look()  # late replies may have come
-            step = seeking.waited(seen, _clock.now())
+            step = seeking.waited(look(), _clock.now())  # late replies may have come
         match step:
             case Step.AGAIN:
                 return self._spec

@@ -390,7 +390,7 @@ async def test_without_pushes_waiters_ask_at_intervals(
     refuse_tracking(on.nodes)
     async with in_line(on, 2) as (holder, first, second):
         await holder.release()
-        lease = await asyncio.wait_for(first, 1.0)
+        lease = await asyncio.wait_for(first, 0.4)
         assert not second.done()
         await lease.release()
         await (await asyncio.wait_for(second, 1.0)).release()

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import asynclock
+from asynclock._nodes.wakeup import PUSH_WINDOW
 from asynclock._rules.pacing import Spread
 from asynclock._rules.seeking import SETTLING, STEADY
 from asynclock._rules.validity import longest_outage
-from tests.engine.virtual_nodes import NODE_TIMEOUT, TTL, start
+from tests.engine.virtual_nodes import NODE_TIMEOUT, PATIENCE, TTL, start
 from tests.tables.engine.told import (
     LOST,
     SILENT,
@@ -73,6 +74,7 @@ ROWS = [
     Row("the answer came after it", [slow(0.7, HELD)], LATE, (0.7, 0.7), (1, 1), within(0.5), ALL),
     Row("asks again before its ticket dies", [HELD], "waits", (3, 3), (4, 5)),
     Row("without a queue at once and then rarely", [HELD], "waits", (3, 3), (2, 8), {}, ("multi",)),
+    Row("without a queue twice at once", [HELD], "waits", (0.5, 0.5), [0.0, 0.0], {}, ("multi",)),
     Row("refused, then cut by the timeout", [HELD, MUTE], LATE, (1.5, 1.5), (2, 2), within(1.5)),
     Row(
         "refused, then broken",
@@ -226,10 +228,12 @@ async def test_refusals_and_split_votes_are_counted(on: Table) -> None:
 
 @on_told
 async def test_a_call_that_begins_in_an_outage_waits_for_the_holder_it_meets(on: Table) -> None:
-    on.tell("acquire", OUT, HELD)
+    on.tell("acquire", OUT, OUT, HELD)
     assert type((await outcome(on.locks.lock("a").try_acquire()))[0]) is OUTAGE
     await until(lambda: {one.state for one in on.locks.nodes()} == {"up"})
     waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.001)
+    assert on.locks.statistics().waiting == 1
     await asyncio.sleep(0.3)
     assert not waiting.done()
     waiting.cancel()
@@ -245,9 +249,44 @@ async def test_a_call_that_settles_a_split_vote_waits_and_keeps_its_number(on: T
 
 
 @on_told
+async def test_a_call_that_reaches_a_minority_for_long_leaves_its_queue_until_it_is_back(
+    on: Table,
+) -> None:
+    """It would keep out those who reach a quorum. Then it takes its old number again."""
+    on.tell("acquire", HELD, (no(number=5), *(error("LOADING the data"),) * 2))
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(2 * PATIENCE)
+    assert [one.node for one in on.heard("leave")] == [*"abc"]
+    left = len(on.heard("acquire"))
+    on.tell("acquire", HELD)
+    await asyncio.sleep(0.5 * PATIENCE)
+    back = [one.words[6:] for one in on.heard("acquire")[left:] if one.node == "a"]
+    assert [words[2:] for words in back] == [[], ["5"]]
+    await call_off(waiting)
+
+
+@pytest.mark.parametrize(
+    ("looks", "at_once"),
+    [((b"go", b"go", b"1"), True), ((b"1", b"go", b"1"), False), ((b"1", None, None), True)],
+)
+@on_told
+async def test_a_ticket_whose_turn_came_on_a_quorum_waits_for_no_other_push(
+    on: Table, *, looks: tuple[bytes | None, ...], at_once: bool
+) -> None:
+    """A node that granted counts if it left the name to the ticket; others also if they lost it."""
+    on.tell("acquire", (yes(), *(no(number=5),) * 2))
+    on.tell("look", tuple(Reply([word, b"x"]) for word in looks))
+    waiting = start(on.locks.lock("a").acquire())
+    await asyncio.sleep(0.1)
+    first, second = [one.at for one in on.heard("acquire") if one.node == "c"][:2]
+    assert (second - first < PUSH_WINDOW / 2) is at_once
+    await call_off(waiting)
+
+
+@on_told
 async def test_only_the_waiters_that_an_error_names_are_asked_for(on: Table) -> None:
     on.tell("acquire", (no(number=5, rank=9),) * 3)
-    waiting = start(on.locks.lock("a").acquire())
+    waiting = start(on.locks.lock("a").acquire(timeout=60.0))
     await asyncio.sleep(0.3)
     assert len(on.heard("look")) == 3, "its ticket alone, as no error is near"
     await call_off(waiting)

@@ -96,11 +96,18 @@ async def test_pushes_for_keys_that_have_not_changed_are_not_counted_on(on: Node
         others = [await stack.enter_async_context(on.connect()) for _ in range(4)]
         held = await on.locks.lock("a").acquire()
         waiting = [await line_up(locks.lock("a"), locks) for locks in others]
+
+        async def asked(seconds: float) -> int:
+            before = {locks: locks.statistics().attempts for locks in others}
+            await asyncio.sleep(seconds)
+            return max(locks.statistics().attempts - before[locks] for locks in others)
+
         await asyncio.sleep(0.5)
-        before = [locks.statistics().attempts for locks in others]
-        await asyncio.sleep(seconds := 0.5)
-        asked = [locks.statistics().attempts - n for locks, n in zip(others, before, strict=True)]
-        assert max(asked) <= 2 * seconds / (pacing.LONGEST_PAUSE / 2)  # a pause after each in vain
+        assert await asked(1) <= 4 / pacing.LONGEST_PAUSE, "a pause after each in vain"
+        for node in on.nodes:
+            node.keys._on_read = node._read
+        await asyncio.sleep(PATIENCE)
+        assert await asked(2 * PATIENCE) <= 8, "they count on pushes again"
         await held.release()
         for task in waiting:
             assert await seconds_until(task.done) < PATIENCE
