@@ -14,7 +14,7 @@ from ._engine.acquire import Acquire
 from ._engine.context import EngineSettings
 from ._engine.engine import Engine, NodeHealth, Statistics, health
 from ._engine.inspection import Inspection, inspect
-from ._engine.lease import Detached, Lease, grant_of
+from ._engine.lease import Detached, Lease, grants_of
 from ._engine.outbox import Ask
 from ._engine.spec import HandOff, LeaseOptions, is_owner_id
 from ._inspect.survey import held
@@ -311,7 +311,7 @@ class LockManager(_settings.Answering):
             text = f"the lease on {name!r} is no longer held: {reason}"
             was = {"name": name, "reason": reason, "owner": old}
             raise LeaseLostError(text, **was, fence=kept.fence) from None
-        if (grant := grant_of(lease)) is not None:
+        for grant in grants_of(lease):
             grant.resumed(what)
         return lease
 
@@ -357,7 +357,7 @@ class LockManager(_settings.Answering):
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the leases that are held through this manager, oldest first."""
-        leases = (grant.lease for grant in self._engine.renewals.grants())
+        leases = dict.fromkeys(grant.lease for grant in self._engine.renewals.grants())
         return tuple(lease for lease in leases if isinstance(lease, Lease))
 
     def waiters(self) -> dict[str, int]:
@@ -378,7 +378,8 @@ class LockManager(_settings.Answering):
 
     def statistics(self) -> Statistics:
         """Return the manager's counts, without asking the nodes."""
-        engine, held = self._engine, len(self.leases())
+        engine = self._engine
+        held = sum(grant.lease is not None for grant in engine.renewals.grants())
         waiters = sum(len(queue.waiters) for queue in engine.queues.values())
         firsts = sum(isinstance(one, Ask) and one.first for one in list(engine.undos))
         waiting = len(engine.seeking) + firsts + waiters

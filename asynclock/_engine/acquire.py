@@ -27,8 +27,8 @@ from . import refusals
 from .attempt import Attempt
 from .context import closed
 from .engine import Engine
-from .grant import Grant, LocalQueue, Turn, reserve_ahead, reserve_now
-from .lease import Lease
+from .grant import SPARE_FENCES, Grant, LocalQueue, Turn, reserve_ahead, reserve_now
+from .lease import Lease, take
 from .outbox import Ask, decide
 from .seek import Seek
 from .spec import LeaseOptions, LockSpec
@@ -242,7 +242,7 @@ WORK: ContextVar[Work | None] = ContextVar("asynclock_work", default=None)
 class Acquire(AcquireContext[Lease]):
     """One acquire of a lock, with a deadline (None: no limit) or only if the lock is free."""
 
-    __slots__ = ("_deadline", "_engine", "_once", "_options", "_spec", "_started")
+    __slots__ = ("_deadline", "_engine", "_into", "_once", "_options", "_spec", "_started")
 
     def __init__(
         self,
@@ -252,12 +252,15 @@ class Acquire(AcquireContext[Lease]):
         timeout: float | None,
         once: bool = False,
         since: float | None = None,
+        into: Lease | None = None,
     ) -> None:
         self._used = False
         self._engine = engine
         self._spec = spec
         self._options = options
         self._once = once
+        self._into = into
+        """The lease that gets the grant; None: a new one."""
         if since is None or timeout == 0 or (once and timeout is None):
             since = _clock.now()  # each of several calls that don't wait gets time for answers
         self._started = since
@@ -398,7 +401,7 @@ class Acquire(AcquireContext[Lease]):
         grant = Grant(
             ask.spec, ask.owner, ask.fence, self._options, until, voters, sent, queue, now
         )
-        return self._hold(grant, now)
+        return self._hold(grant, grant.fence, now, len(grant.voters))
 
     def _won(self, attempt: Attempt, queue: LocalQueue | None, kept: float | None) -> Lease:
         now = _clock.now()
@@ -414,18 +417,28 @@ class Acquire(AcquireContext[Lease]):
             now if kept is None else kept,
             contended=attempt.others,
         )
-        return self._hold(grant, now)
+        return self._hold(grant, grant.fence, now, len(grant.voters))
 
-    def _hold(self, grant: Grant, now: float) -> Lease:
-        engine = self._engine
-        if engine.spread.width > Spread.NARROW:
+    def _hold(self, grant: Grant, fence: int, now: float, votes: int) -> Lease:
+        """Begin a lease with this fence; without votes `grant` is handed over."""
+        engine, lease, queue = self._engine, self._into, grant.queue
+        if votes and engine.spread.width > Spread.NARROW:
             engine.spread.won()
-        if grant.queue is not None:
-            grant.queue.grants.append(grant)
-        lease = Lease(engine, grant, grant.fence, self._options, now)
-        engine.renewals.add(grant, grant.asked_since)
+        engine.counts.acquired += 1
+        if lease is None:
+            lease = Lease(engine, grant, fence, self._options, now)
+        else:
+            take(lease, grant, fence, self._options, now)
+        if queue is not None:
+            if votes:
+                queue.grants.append(grant)
+            if queue.waiters and len(grant.fences) < SPARE_FENCES:
+                reserve_ahead(engine, grant)
+        if votes:
+            engine.renewals.add(grant, grant.asked_since)
         if engine.observers:
-            self._announce(lease, votes=len(grant.voters), handed_over=False)
+            who, waited = (grant.spec.name, grant.owner, fence), now - self._started
+            engine.observers(Acquired(*who, waited, votes, handed_over=not votes))
         return lease
 
     # the turn among the tasks of this process
@@ -535,15 +548,7 @@ class Acquire(AcquireContext[Lease]):
             return None
         engine = self._engine
         engine.counts.handovers += 1
-        lease = Lease(engine, grant, grant.take_fence(), self._options, now)
-        if engine.observers:
-            self._announce(lease, votes=0, handed_over=True)
-        return lease
-
-    def _announce(self, lease: Lease, *, votes: int, handed_over: bool) -> None:
-        waited = lease._acquired_at - self._started
-        event = Acquired(lease.name, lease.owner, lease.fence, waited, votes, handed_over)
-        self._engine.observers(event)
+        return self._hold(grant, grant.take_fence(), now, 0)
 
 
 async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attempt:

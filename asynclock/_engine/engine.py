@@ -77,7 +77,9 @@ class Engine(Context):
 
     # a lease ends
 
-    def end_lease(self, grant: Grant, now: float, on_loss: Callable[[str], None]) -> Release | None:
+    def end_lease(
+        self, grant: Grant, now: float, on_loss: Callable[[Grant, str], None]
+    ) -> Release | None:
         """End the lease that has `grant`; return the release that was sent.
 
         Its replies may still show a loss, which is then told to `on_loss`. Returns None if the next
@@ -115,14 +117,14 @@ class Engine(Context):
     def release(
         self,
         grant: Grant,
-        on_loss: Callable[[str], None] | None = None,
+        on_loss: Callable[[Grant, str], None] | None = None,
         *,
         kept: bool = False,
         rest: float = 0.0,
     ) -> Release:
         """Send a release to all nodes, at the latest when this tick of the loop ends.
 
-        on_loss: called with the reason if the replies show that the lease was lost before.
+        on_loss: called with grant and reason if the replies show that the lease was lost before.
         kept: the nodes don't wake the next waiter yet, because this process may ask again.
         rest: seconds for which nobody gets the name. FOREVER: it was detached, so nothing is sent.
         """

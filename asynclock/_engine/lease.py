@@ -1,17 +1,19 @@
 """The Lease through which one task holds a lock.
 
-Each lease ends once: it is released, handed over (see grant.py) or lost. The replies to its release
-may show that it was lost before.
+A lease has one grant, or several: of names in different slots of a Cluster, or of a semaphore's
+permits. A grant has one lease, or several: the holds on a reentrant lock. Each lease ends once: it
+is released, handed over (see grant.py) or lost. The replies to its release may show that it was
+lost before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, Self, TypeVar
 from weakref import ReferenceType
 
 from .. import _clock, _settings
@@ -22,13 +24,14 @@ from ..errors import ConfigurationError, LeaseLostError, QuorumUnavailableError
 from ..events import NO_LONGER, UNNOTICED, Lost
 from . import refusals
 from .engine import Engine
-from .grant import FOREVER, SPARE_FENCES, Grant, Interruption, reserve_ahead
+from .grant import FOREVER, Grant, Interruption
 from .inspection import Lookout, ask_all
 from .outbox import Release
 from .renewal import QUARANTINED
 from .spec import LONGEST_MESSAGE, LeaseOptions, Vote, done, from_json, label, stored
 
 NOT_DETACHED: Final = "the lease on {!r} can't be detached: only those of lock and fair_lock can"
+L = TypeVar("L", bound="Lease")
 VERSION: Final = 1
 LONGEST: Final = 8192
 """Maximum number of bytes of a detached ticket."""
@@ -46,12 +49,9 @@ class Lease(_settings.Answering):
 
     __slots__ = (
         "__weakref__",
-        "_acquired_at",
         "_body",
         "_engine",
-        "_grant",
-        "_lost",
-        "_options",
+        "_grants",
         "_outcome",
         "fence",
         "name",
@@ -70,24 +70,17 @@ class Lease(_settings.Answering):
         """The random id stored in Redis, with the label of this process."""
         self.fence: int = fence
         """Fencing token; rises with every lease on this name. A store must reject lower ones."""
-        self._acquired_at: float = now
         self._engine = engine
-        self._grant: Grant | None = grant
-        """What the nodes granted; None once this lease was released."""
-        self._options = options
+        self._grants: tuple[tuple[Grant, int], ...] = ((grant, fence),)
+        """What the nodes granted, each with the fence of this lease; another lease has another."""
         self._body: Interruption | None = None
-        self._lost: str | None = None
-        """Why the lease was lost, if only the replies to its release showed that."""
         self._outcome: bool | None = None
-        """What `release` returns; None until it was called."""
+        """What `release` returns; None until this lease was released."""
+        reference = ReferenceType(self, engine.on_drop)
         if grant.leases:  # a reentrant hold
-            grant.joined_by(ReferenceType(self, engine.on_drop))
-            return
-        engine.counts.acquired += 1
-        grant.handed_to(ReferenceType(self, engine.on_drop), fence, options, now)
-        queue = grant.queue
-        if queue is not None and queue.waiters and len(grant.fences) < SPARE_FENCES:
-            reserve_ahead(engine, grant)
+            grant.joined_by(reference)
+        else:
+            grant.handed_to(reference, fence, options, now)
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
@@ -99,33 +92,30 @@ class Lease(_settings.Answering):
     @property
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
-        grant = self._grant  # read once: another thread may ask, too
-        return self._options.ttl if grant is None else grant.ttl
+        return min(grant.ttl for grant, _ in self._grants)
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that a loss interrupts; None while the lease is not entered."""
-        if self._body is not None:
-            return self._body.task
-        grant = self._grant
-        return grant.bodies[0].task if grant is not None and grant.bodies else None
+        return None if self._body is None else self._body.task
 
     @property
     def held(self) -> bool:
         """Whether the lease is held at this moment by our own clock, without asking the nodes."""
-        grant = self._grant
-        return grant is not None and _clock.now() < grant.valid_until
+        return self.remaining() > 0
 
     @property
     def lost_reason(self) -> str | None:
         """Why the lease was lost; None if it was not."""
-        grant = self._grant
-        return self._lost if grant is None else grant.lost_reason
+        ours = (grant.lost_reason for grant, fence in self._grants if grant.fence == fence)
+        return next((reason for reason in ours if reason is not None), None)
 
     def remaining(self) -> float:
         """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
-        grant = self._grant
-        return 0.0 if grant is None else max(0.0, grant.valid_until - _clock.now())
+        if self._outcome is not None:
+            return 0.0
+        ends = [grant.valid_until if grant.fence == fence else 0.0 for grant, fence in self._grants]
+        return max(0.0, min(ends) - _clock.now())
 
     async def wait_lost(self) -> None:
         """Wait until the lease has ended: lost or, with `lost_reason` None, released.
@@ -134,7 +124,7 @@ class Lease(_settings.Answering):
         doesn't interrupt this call, unless a block of the same task is entered. Cancelling it
         changes nothing. While it waits it keeps the lease, which is therefore renewed.
         """
-        await one_ends([self])
+        await ended(self)
 
     async def extend(self, ttl: float | None = None, **unknown: Never) -> None:
         """Renew the lease now for `ttl` seconds (default: its present ttl), and keep that ttl.
@@ -152,24 +142,32 @@ class Lease(_settings.Answering):
             settings = self._engine.settings
             timeout, longest = settings.node_timeout, settings.max_ttl
             ttl = _settings.ttl(ttl, node_timeout=timeout, max_ttl=longest)
-        grant = live(self)
-        before = grant.ttl
+        engine, grants = self._engine, live(self)
+        before = [grant.ttl for grant in grants]
         if ttl is not None:
-            present = max(grant.valid_until, grant.extends_until)
-            sooner = validity.valid_until(_clock.now(), ttl) < present
-            if ttl < before and sooner:
+            until = validity.valid_until(_clock.now(), ttl)
+            if any(
+                ttl < grant.ttl and until < max(grant.valid_until, grant.extends_until)
+                for grant in grants
+            ):
                 raise ConfigurationError(
                     f"extend(ttl={ttl:g}) would end the lease on {self.name!r} earlier than it "
                     "ends now: release it instead, or wait"
                 )
-            grant.wants(ttl)
-        failures = await self._engine.extend_now(grant)
+            for grant in grants:
+                grant.wants(ttl)
+        extensions = [engine.extend_now(grant) for grant in grants]
+        failed = [await extension for extension in extensions]
         if not self.held:
             raise loss_error(self)
-        if failures is not None:
-            if grant.ttl == ttl and self.remaining() <= before:  # no other call has got it
-                grant.wants(before)
-            nodes = self._engine.multiplexer.nodes
+        failures: dict[int, Failure] = {}
+        for grant, usual, found in zip(grants, before, failed, strict=True):
+            if found is not None:
+                failures |= found
+                if grant.ttl == ttl and grant.valid_until - _clock.now() <= usual:
+                    grant.wants(usual)  # no other call has got it
+        if failures:
+            nodes = engine.multiplexer.nodes
             raise QuorumUnavailableError(
                 f"too few nodes answered to extend {self.name!r}",
                 name=self.name,
@@ -187,18 +185,19 @@ class Lease(_settings.Answering):
         answer is of the past when it arrives: only a store that checks the fence is safe.
         """
         check_loop(self)
-        engine, grant = self._engine, self._grant
-        if grant is None or not self.held:
+        if not self.held:
             return False
-        check = Check(engine, grant)
-        engine.multiplexer.broadcast(grant.spec.check(grant.owner), check)
-        if await check.decided:
-            return self.held
-        if not check.gone:
-            raise refusals.outage(check)
-        if grant.alarm:  # it was not released in the meantime
-            engine.mark_lost(grant, NO_LONGER)
-        return False
+        engine, checks = self._engine, [Check(self._engine, grant) for grant in grants_of(self)]
+        for check in checks:
+            engine.multiplexer.broadcast(check.grant.spec.check(check.grant.owner), check)
+        kept = [await check.decided for check in checks]
+        for check in checks:
+            if check.gone and check.grant.alarm:  # it was not released in the meantime
+                engine.mark_lost(check.grant, NO_LONGER)
+        unknown = [check for check in checks if not (check.decided.result() or check.gone)]
+        if unknown and self.held:
+            raise refusals.outage(unknown[0])
+        return all(kept) and self.held
 
     async def detach(self) -> bytes:
         """Hand the lease out of this process: return a detached ticket, which `resume` takes.
@@ -209,7 +208,7 @@ class Lease(_settings.Answering):
         `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock` made the lease,
         and what `extend` raises. After an error or a cancellation the lease is held as before.
         """
-        grant = live(self)
+        grant = live(self)[0]
         ticket = Detached.ticket_of(grant)
         await self.extend()
         grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
@@ -227,7 +226,8 @@ class Lease(_settings.Answering):
         """
         if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
             raise ConfigurationError(f"a message is a str of at most {LONGEST_MESSAGE} characters")
-        return await send_message(self, text or None).decided
+        checks = send_message(self, text or None)
+        return all([await check.decided for check in checks])
 
     def wanted(self) -> Coroutine[Any, Any, str | None]:
         """Wait until somebody asks for the lease (`LockManager.ask_back`); return that one's label.
@@ -237,7 +237,7 @@ class Lease(_settings.Answering):
         two; nodes that can't push are asked about four times a second. The label is untrusted text.
         Cancelling this leaves nothing behind. Raises ConfigurationError in another event loop.
         """
-        return wanted([self])
+        return wanted(self)
 
     def on_wanted(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback` with this lease, in the event loop, when somebody asks for the lease.
@@ -268,26 +268,17 @@ class Lease(_settings.Answering):
         The request is queued for all nodes before the first await, so cancelling this call doesn't
         stop the release. Raises ConfigurationError in another event loop than the manager's.
         """
-        release = let_go(self, hold=True)
-        if release is not None and not release.kept:
-            await release.done()
+        for release in let_go(self, hold=True):
+            if not release.kept:
+                await release.done()
         return bool(self._outcome)
 
-    def _was_lost(self, reason: str) -> None:
+    def _was_lost(self, grant: Grant, reason: str) -> None:
         # The replies to the release show it.
-        self._outcome, self._lost = False, reason
-        held = _clock.now() - self._acquired_at
-        self._engine.report_loss(Lost(self.name, self.owner, self.fence, reason, held))
-
-    def _ending(self) -> asyncio.Future[None]:
-        """Return the shared future that is done once the lease has ended; don't cancel it."""
-        check_loop(self)
-        grant = self._grant
-        if grant is None or not grant.alarm:
-            done = asyncio.get_running_loop().create_future()
-            done.set_result(None)
-            return done
-        return grant.ends()
+        self._outcome = False
+        grant.lost(reason)
+        held = _clock.now() - grant.held_since
+        self._engine.report_loss(Lost(grant.spec.name, grant.owner, grant.fence, reason, held))
 
     def adopt(self) -> None:
         """Make the calling task the one that a loss interrupts.
@@ -301,7 +292,7 @@ class Lease(_settings.Answering):
         live(self)
         self._body.move()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> Self:
         return enter(self)
 
     async def __aexit__(
@@ -315,8 +306,7 @@ class Lease(_settings.Answering):
         if kind is GeneratorExit:
             self._engine.soon(partial(let_go, self))  # a coroutine may be closed in any thread
         else:
-            release = let_go(self, hold=True)
-            if release is not None:
+            for release in let_go(self, hold=True):
                 await release.done()
         unheld = kind is None and not self._outcome
         if (unheld or interrupted) and self.lost_reason is not None:
@@ -327,52 +317,66 @@ class Lease(_settings.Answering):
 # ---- What primitives do with a lease, and users don't --------------------------------------------
 
 
-def enter(lease: Lease) -> Lease:
+def take(lease: Lease, grant: Grant, fence: int, options: LeaseOptions, now: float) -> None:
+    """Let `lease` have one more grant."""
+    lease._grants += ((grant, fence),)
+    lease.owner, lease.fence = lease._grants[0][0].owner, max(lease.fence, fence)
+    grant.handed_to(ReferenceType(lease, lease._engine.on_drop), fence, options, now)
+
+
+def enter(lease: L) -> L:
     """Begin the body, as `async with` does.
 
     Raises LeaseLostError if the lease has ended, RuntimeError if it was entered already.
     """
-    grant = lease._grant
-    if grant is None or not grant.alarm or _clock.now() >= grant.valid_until:
-        notice_end(lease)
-        raise loss_error(lease)
+    now = _clock.now()
+    for grant, fence in lease._grants:
+        over = now >= grant.valid_until or not grant.alarm or grant.fence != fence
+        if over or lease._outcome is not None:
+            notice_end(lease)
+            error = loss_error(lease)
+            let_go(lease, hold=True)  # the body doesn't begin, so nothing else would end it
+            raise error
     if lease._body is not None:
         raise RuntimeError("this lease has been entered already")
     body = Interruption()
     if body.task.get_loop() is not lease._engine.multiplexer.loop:
         check_loop(lease)  # a loss could not end a body there
     lease._body = body
-    grant.guard(body)
+    for grant, _ in lease._grants:
+        grant.guard(body)
     return lease
 
 
-def let_go(lease: Lease, *, hold: bool = False) -> Release | None:
-    """Release now, without waiting, and return the release.
+def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
+    """Release now, without waiting, and return the releases that were sent.
 
-    Returns None if the lease had ended, was handed over or is one of several. With `hold` the
+    None is sent for a grant that is over, was handed over or has other leases. With `hold` the
     caller held the lease until now; otherwise a call that has failed, and maybe in another event
     loop, gives it back.
     """
-    engine, grant = lease._engine, lease._grant
     if lease._outcome is not None:
-        return None
-    if grant is None or not grant.alarm:
-        lease._outcome = False
-        return None
-    if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
-        check_loop(lease)
-    now = _clock.now()
-    lease._outcome = held = now < grant.valid_until
-    if held and len(grant.leases) > 1:
-        grant.left_by(lease)
-        lease._grant = None
-        return None
-    release = engine.end_lease(grant, now, lease._was_lost)
-    if hold and held and engine.paces:
-        engine.paces.held(grant.spec.pace_key, now - grant.held_since)
-    if grant.lost_reason is None:  # otherwise it says why
-        lease._grant = None
-    return release
+        return ()
+    engine, now, held = lease._engine, _clock.now(), True
+    releases: tuple[Release, ...] = ()
+    for grant, fence in lease._grants:
+        if not grant.alarm or grant.fence != fence:
+            held = False
+            continue
+        if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
+            check_loop(lease)
+        if now >= grant.valid_until:
+            held = False
+        elif len(grant.leases) > 1:
+            grant.left_by(lease)
+            continue
+        elif hold and engine.paces:
+            engine.paces.held(grant.spec.pace_key, now - grant.held_since)
+        release = engine.end_lease(grant, now, lease._was_lost)
+        if release is not None:
+            releases += (release,)
+    lease._outcome = held
+    return releases
 
 
 def give_back(lease: Lease) -> None:
@@ -380,38 +384,33 @@ def give_back(lease: Lease) -> None:
     lease._engine.clean_up(partial(let_go, lease))
 
 
-async def release_all(leases: Sequence[Lease]) -> bool:
-    """Release all leases, the last one first; return whether all were held until now.
-
-    All requests are sent before this waits, so a cancellation only ends the wait for the replies.
-    """
-    releases = [let_go(lease, hold=True) for lease in reversed(leases)]
-    for release in releases:
-        if release is not None and not release.certain():  # they nearly always travel together
-            await release.done()
-    return all(lease._outcome for lease in leases)
+def grants_of(lease: Lease) -> list[Grant]:
+    """Return the grants that the lease has; none once it was released."""
+    if lease._outcome is not None:
+        return []
+    return [grant for grant, fence in lease._grants if grant.fence == fence]
 
 
-def grant_of(lease: Lease) -> Grant | None:
-    """Return what the nodes granted; None once the lease was released."""
-    return lease._grant
-
-
-def live(lease: Lease) -> Grant:
-    """Return the grant of a lease that is held. Raises LeaseLostError if it has ended."""
+def live(lease: Lease) -> list[Grant]:
+    """Return the grants of a lease that is held. Raises LeaseLostError if it has ended."""
     check_loop(lease)
-    if lease._grant is None or not lease.held:
+    if not lease.held:
         raise loss_error(lease)
-    return lease._grant
+    return grants_of(lease)
 
 
 def loss_error(lease: Lease, reason: str | None = None) -> LeaseLostError:
     """Return the error for code that uses a lease that is no longer held."""
-    ended = "expired" if lease._outcome is None else "it was released or detached"
+    now, pairs = _clock.now(), lease._grants
+    over = [(one, fence) for one, fence in pairs if one.fence != fence or now >= one.valid_until]
+    lost = [(one, fence) for one, fence in over if one.lost_reason]
+    grant, fence = (lost or over or pairs)[0]
+    expired = lease._outcome is None and grant.alarm and grant.fence == fence
+    ended = "expired" if expired else "it was released or detached"
     reason = reason or lease.lost_reason or ended
-    text = f"the lease on {lease.name!r} (fence {lease.fence}) is no longer held: {reason}"
-    more: dict[str, Any] = {"owner": lease.owner, "fence": lease.fence}
-    return LeaseLostError(text, name=lease.name, reason=reason, **more)
+    name, owner = grant.spec.name, grant.owner
+    text = f"the lease on {name!r} (fence {fence}) is no longer held: {reason}"
+    return LeaseLostError(text, name=name, reason=reason, owner=owner, fence=fence)
 
 
 def check_loop(lease: Lease) -> None:
@@ -421,8 +420,9 @@ def check_loop(lease: Lease) -> None:
 
 def notice_end(lease: Lease) -> None:
     """Count the lease as lost if it has ended and nothing has noticed that yet."""
-    if lease._grant is not None and not lease.held:
-        lease._engine.mark_lost(lease._grant, UNNOTICED)
+    for grant in grants_of(lease):
+        if _clock.now() >= grant.valid_until:
+            lease._engine.mark_lost(grant, UNNOTICED)
 
 
 def step_down(lease: Lease) -> None:
@@ -431,42 +431,53 @@ def step_down(lease: Lease) -> None:
         lease._body.interrupt()
 
 
-def send_message(lease: Lease, text: str | None) -> Check:
-    """Send a message, now and with each renewal; None takes it back. Return the vote on it."""
-    grant, engine = live(lease), lease._engine
-    if not grant.spec.own_keys:
+def send_message(lease: Lease, text: str | None) -> list[Check]:
+    """Send a message, now and with each renewal; None takes it back. Return the votes on it."""
+    grants, engine, checks = live(lease), lease._engine, []
+    if not grants[0].spec.own_keys:
         raise ConfigurationError("readers share a name, so none of them can publish a message")
-    engine.messages.pop(grant, None)
-    if text is not None:
-        message = lease.fence, next(engine.renewals.numbers), lease.owner, text
-        engine.messages[grant] = json.dumps(message).encode()
-    check = Check(engine, grant)
-    engine.publish(grant, check)
-    return check
+    for grant in grants:
+        engine.messages.pop(grant, None)
+        if text is not None:
+            message = grant.fence, next(engine.renewals.numbers), grant.owner, text
+            engine.messages[grant] = json.dumps(message).encode()
+        checks.append(Check(engine, grant))
+        engine.publish(grant, checks[-1])
+    return checks
 
 
-async def one_ends(leases: Sequence[Lease]) -> None:
-    """Wait until one of the leases has ended, without keeping any of them."""
-    if all(grant is not None and grant.alarm for grant in map(grant_of, leases)):
-        endings = [lease._ending() for lease in leases]
-        del leases
-        await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+def endings(lease: Lease) -> list[asyncio.Future[None]]:
+    """Return shared futures, one of which is done first once the lease ends; none if it has ended.
+
+    Don't cancel them.
+    """
+    grants = grants_of(lease)
+    if len(grants) < len(lease._grants) or not all(grant.alarm for grant in grants):
+        return []
+    check_loop(lease)
+    return [grant.ends() for grant in grants]
 
 
-async def wanted(leases: Sequence[Lease]) -> str | None:
-    if not leases:
+async def ended(lease: Lease) -> None:
+    """Wait until the lease has ended, without keeping it."""
+    futures = endings(lease)
+    del lease
+    if futures:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def wanted(lease: Lease) -> str | None:
+    engine, futures, grants = lease._engine, endings(lease), grants_of(lease)
+    del lease  # the program may drop it while this waits
+    if not futures:
         return None
-    engine = leases[0]._engine
-    grants = [lease._grant for lease in leases if lease._grant is not None]
-    endings = [lease._ending() for lease in leases]
-    del leases  # the program may drop them while this waits
     looks = [grant.spec.read_beside(grant.owner) for grant in grants]
     lookout = Lookout(engine, tuple(key for look in looks for key in look.keys))
-    for ending in endings:
+    for ending in futures:
         ending.add_done_callback(lookout.watch.wake)
     by: list[bytes] = []
     try:
-        while not any(ending.done() for ending in endings):
+        while not any(ending.done() for ending in futures):
             if by:
                 for grant in grants:  # the next lease of this process wasn't asked for
                     grant.keep_here()
@@ -478,7 +489,7 @@ async def wanted(leases: Sequence[Lease]) -> str | None:
                 await lookout.wait(grants[0].ttl)
         return None
     finally:
-        for ending in endings:
+        for ending in futures:
             ending.remove_done_callback(lookout.watch.wake)
         lookout.close()
 
@@ -491,7 +502,7 @@ class Check(Vote):
     def __init__(self, engine: Engine, grant: Grant) -> None:
         super().__init__(grant.spec.name, engine.multiplexer)
         self._multiplexer = engine.multiplexer
-        self._grant = grant
+        self.grant: Grant = grant
         self._sent = _clock.now()
         self._left = len(self._nodes)
         self._missing = 0
@@ -512,7 +523,7 @@ class Check(Vote):
             self.failures[index] = parsed
         elif not parsed:
             self._missing += 1
-        elif self._multiplexer.counts(index, self._sent, self._grant.voters):
+        elif self._multiplexer.counts(index, self._sent, self.grant.voters):
             self.votes += 1
         else:
             self.failures[index] = QUARANTINED

@@ -135,8 +135,8 @@ class Release:
 
     context: Context
     grant: Grant
-    on_loss: Callable[[str], None] | None = None
-    """Called with the reason if the replies show that the lease was lost before."""
+    on_loss: Callable[[Grant, str], None] | None = None
+    """Called with the grant and the reason if the replies show that the lease was lost before."""
     kept: bool = False
     """Whether the nodes wake nobody, because this process may ask again within its turn."""
     rest: float = 0.0
@@ -189,7 +189,7 @@ class Release:
             return
         if self.on_loss is not None and self._refuted():
             tell_loss, self.on_loss = self.on_loss, None
-            tell_loss(GONE)
+            tell_loss(self.grant, GONE)
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)

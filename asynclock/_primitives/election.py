@@ -96,7 +96,8 @@ class Term:
         """
         live(self.lease)
         self.value = _checked(value)
-        return await send_message(self.lease, self.value).decided
+        (check,) = send_message(self.lease, self.value)
+        return await check.decided
 
     async def resign(self) -> bool:
         """End the term, so that another candidate may lead; return whether we led until now."""

@@ -16,7 +16,7 @@ from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
 from .._engine.engine import Engine
 from .._engine.inspection import Inspection, NodeView, ask_all, inspect, question, whole
-from .._engine.lease import Lease, give_back, grant_of, let_go, loss_error, release_all
+from .._engine.lease import Lease, give_back, grants_of, let_go, loss_error
 from .._engine.spec import LeaseOptions, LockSpec, readers
 from .._keys import MARKER, derived, lock_key
 from .._nodes.wire import Command, Failure, Script
@@ -172,9 +172,12 @@ class ReadWriteLock(Named):
         beside = replace(self._write, queue_key=None, exempt=(reader.owner,))
         options = LeaseOptions(self._options.ttl)
         gate = partial(Acquire, self._engine, self._gate, options, timeout, once=True, since=since)
-        call = partial(Acquire, self._engine, beside, self._options, timeout, since=since)
+
+        async def write() -> Lease:
+            return await Acquire(self._engine, beside, self._options, timeout, since=since)
+
         try:
-            (writer,) = await obtain_behind(gate, [call])
+            writer = await obtain_behind(gate, write)
         except NotAcquiredError as error:
             if not isinstance(error, AcquireTimeoutError):  # the gate doesn't wait
                 text = (
@@ -206,13 +209,14 @@ class ReadWriteLock(Named):
         reader = await Acquire(self._engine, beside, self._options, lease.remaining())
         try:
             # A waiting task of this process must not take the writer's key over: a reader is in.
-            if (grant := grant_of(lease)) is not None:
+            for grant in grants_of(lease):
                 grant.keep_here()
-            ours = await release_all([lease])
+            for release in let_go(lease, hold=True):
+                await release.done()
         except BaseException:
             give_back(reader)
             raise
-        if not ours:
+        if lease.lost_reason is not None:
             let_go(reader)
             raise loss_error(lease)
         return reader
@@ -222,10 +226,9 @@ class ReadWriteLock(Named):
         ours = isinstance(lease, Lease) and lease._engine is self._engine
         if not ours or (lease.name, lease.part) != (side.name, side.part):
             raise ConfigurationError(f"{lease!r} is no lease to {side.part} {side.name!r} here")
-        grant = grant_of(lease)
-        if grant is None or not lease.held:
+        if not lease.held:
             raise loss_error(lease)
-        if grant.spec.keys != side.keys:
+        if any(grant.spec.keys != side.keys for grant in grants_of(lease)):
             raise ConfigurationError(f"{lease!r} is a lease on another lock")
 
     async def inspect(self) -> Inspection:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Self
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet
 
 from .. import _settings
 from .._engine.acquire import Acquire
 from .._engine.engine import Engine
-from .._engine.lease import NOT_DETACHED, Lease, enter, let_go, live, release_all
+from .._engine.lease import NOT_DETACHED, Lease, enter, let_go, live
 from .._engine.spec import LeaseOptions, LockSpec
-from ..errors import ConfigurationError, LeaseLostError
+from ..errors import ConfigurationError
 from .base import Acquirable
 
 _own = WeakKeyDictionary[object, "WeakSet[ReentrantLease]"]()
@@ -31,14 +31,12 @@ class ReentrantLease(Lease):
     interrupts each entered body, in every task.
     """
 
-    __slots__ = ("_inherit", "_shared", "_task")
+    __slots__ = ("_inherit", "_task")
 
     def __init__(self, other: Lease, *, inherit: bool) -> None:
         # Raises LeaseLostError; and ConfigurationError, as a task of another loop may inherit.
-        grant = live(other)
+        (grant,) = live(other)
         super().__init__(other._engine, grant, grant.fence, grant.options, grant.held_since)
-        self._shared = grant
-        """The grant, even when this hold has ended; its fence tells whether it was handed over."""
         self._inherit = inherit
         self._register()
 
@@ -56,28 +54,13 @@ class ReentrantLease(Lease):
     @property
     def depth(self) -> int:
         """The number of holds on the lease at this moment."""
-        holds = self._shared.leases if self._shared.fence == self.fence else ()
+        ((grant, fence),) = self._grants
+        holds = grant.leases if grant.fence == fence else ()
         return sum(reference() is not None for reference in holds)
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task that a loss interrupts; None while this hold is not entered."""
-        return None if self._body is None else self._body.task
-
-    @property
-    def lost_reason(self) -> str | None:
-        """Why the lease was lost; None if it was not."""
-        # It may be lost after the end of this hold, which is the last but for a dropped one.
-        shared = self._shared.lost_reason if self._shared.fence == self.fence else None
-        return self._lost or shared
 
     async def detach(self) -> bytes:
         """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
         raise ConfigurationError(NOT_DETACHED.format(self.name), name=self.name)
-
-    async def release(self) -> bool:
-        """End this hold. Return whether it was held until now; a second call returns the same."""
-        return await release_all([self])
 
     def adopt(self) -> None:
         """Give this hold to the calling task, which a loss then interrupts; see `Lease.adopt`."""
@@ -85,11 +68,7 @@ class ReentrantLease(Lease):
         self._register()
 
     async def __aenter__(self) -> Self:
-        try:
-            enter(self)
-        except LeaseLostError:
-            let_go(self)  # the body doesn't begin, so nothing else would end this hold
-            raise
+        enter(self)
         if self._task is not self.task:  # another task has acquired this hold
             self._register()
         return self

@@ -17,7 +17,7 @@ from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
 from .base import NUMBER, Acquirable, Held, Kind, Lockable, Queue, use
 from .lock import SCRIPT
-from .multi import MultiLease, Try, obtain_at_once, obtain_behind
+from .multi import MultiLease, Try, obtain, obtain_at_once, obtain_behind
 
 WAITERS = Queue(SCRIPT, "slots")
 COLLECTORS = Queue(SCRIPT, "collectors")
@@ -113,11 +113,16 @@ class Semaphore(Lockable):
         return SemaphorePermits(self, checked, gate(self._key, self.name))
 
     def _call(
-        self, timeout: float | None, *, once: bool = False, since: float | None = None
+        self,
+        timeout: float | None,
+        *,
+        once: bool = False,
+        since: float | None = None,
+        into: Lease | None = None,
     ) -> Acquire:
         (number,) = self._free_slots(1)
         spec = slot(self._key, self.name, self.permits, number)
-        return Acquire(self._engine, spec, self._options, timeout, once, since)
+        return Acquire(self._engine, spec, self._options, timeout, once, since, into)
 
     def _free_slots(self, most: int) -> list[int]:
         """Return at most `most` slots that this process doesn't hold, or any if it holds all.
@@ -166,7 +171,7 @@ class SemaphorePermits(Acquirable[MultiLease]):
         return f"<{type(self).__name__} {self.name!r} {counts} ttl={self._options.ttl:g}>"
 
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
-        leases = None
+        lease = None
         collects = self._gate.queue_key in self._engine.queues  # a task of this process
         late = timeout is not None and _clock.now() >= since + timeout
         # Of rivals that try at once, the one that gets the gate wins.
@@ -175,17 +180,20 @@ class SemaphorePermits(Acquirable[MultiLease]):
             free = semaphore._free_slots(self.permits)
             if len(free) == self.permits:
                 of = semaphore._key, self.name, semaphore.permits
+                whole = MultiLease(self._engine, self.name)
+                slots = (lone_slot(*of, number) for number in free)
                 tries = [
-                    Try(self._engine, lone_slot(*of, number), self._options, None, once=True)
-                    for number in free
+                    Try(self._engine, slot, self._options, None, once=True, into=whole)
+                    for slot in slots
                 ]
-                leases = await obtain_at_once(tries)
-        if leases is None:
-            leases = await self._collect(timeout, once, since)
-        return MultiLease(self.name, [lease.part for lease in leases], leases)
+                lease = await obtain_at_once(whole, tries)
+        if lease is None:
+            options = LeaseOptions(self._options.ttl)
+            gate = partial(Acquire, self._engine, self._gate, options, timeout, once, since)
+            lease = await obtain_behind(gate, partial(self._collect, timeout, once, since))
+        return lease
 
-    async def _collect(self, timeout: float | None, once: bool, since: float) -> list[Lease]:
-        options = LeaseOptions(self._options.ttl)
-        gate = partial(Acquire, self._engine, self._gate, options, timeout, once, since)
-        call = partial(self._semaphore._call, timeout, once=once, since=since)
-        return await obtain_behind(gate, [call] * self.permits)
+    async def _collect(self, timeout: float | None, once: bool, since: float) -> MultiLease:
+        lease = MultiLease(self._engine, self.name)
+        call = partial(self._semaphore._call, timeout, once=once, since=since, into=lease)
+        return await obtain(lease, [call] * self.permits)

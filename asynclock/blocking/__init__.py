@@ -176,7 +176,7 @@ class Lease(Holding):
 
 
 class MultiLease(Lease):
-    """The hold on several names, or on several permits of a semaphore: like a `Lease`."""
+    """The hold on several names, or on several permits of a semaphore: a `Lease` on all of them."""
 
     __slots__ = ()
     _inner: asynclock.MultiLease

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar, 
 import anyio.to_thread
 
 from .. import _settings
-from .._engine.lease import one_ends
+from .._engine.lease import ended
 from .._process import of_one_process
 from ..errors import AsyncLockError, ConfigurationError
 from ..manager import LockManager as AsyncLockManager
@@ -325,7 +325,7 @@ async def _tell(
     lease = getattr(inner, "lease", inner)  # also that of a run
     if lease is None:  # it was dropped, or a result was kept
         return
-    waiting = lease.wanted() if wanted else one_ends(getattr(lease, "_leases", [lease]))
+    waiting = lease.wanted() if wanted else ended(lease)
     del inner, lease  # or this would keep it while it waits
     with contextlib.suppress(ConfigurationError):  # the manager is being closed
         asked, ours = await waiting, dropped()

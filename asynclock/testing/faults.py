@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Unpack, cast
 from urllib.parse import urlsplit
 
-from asynclock._engine.lease import Lease, grant_of
+from asynclock._engine.lease import Lease, grants_of
 from asynclock._nodes.deployment import NodeAddress
-from asynclock._primitives.multi import MultiLease
 from asynclock._process import Background
 from asynclock._settings import ConnectSettings
 from asynclock.errors import ConfigurationError
@@ -363,7 +362,7 @@ async def busy(
         yield lease
 
 
-def lose(lease: Lease | MultiLease, reason: str = "a test took it away") -> None:
+def lose(lease: Lease, reason: str = "a test took it away") -> None:
     """Make `lease` lost now: this interrupts its body, and its exit raises LeaseLostError.
 
     Args:
@@ -371,8 +370,7 @@ def lose(lease: Lease | MultiLease, reason: str = "a test took it away") -> None
         reason: what `lease.lost_reason` and the error say.
     """
     # Only tests may cause a loss, so Lease has no public method for it.
-    one = lease.leases[0] if isinstance(lease, MultiLease) else lease
-    grant = grant_of(one)
+    grant = next(iter(grants_of(lease)), None)
     if grant is None or not grant.alarm:
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
-    one._engine.mark_lost(grant, reason)  # noqa: SLF001
+    lease._engine.mark_lost(grant, reason)  # noqa: SLF001

@@ -371,6 +371,12 @@ async def test_a_lock_is_found_by_its_name_its_part_and_its_holder(
     assert parts == [(lease.part, True)]
 
 
+async def test_every_permit_of_a_hold_is_ours(locks: asynclock.LockManager) -> None:
+    async with locks.semaphore("Pool", 2).several(2), client_for(locks) as client:
+        kinds = (await client.get("/state?lock=Pool")).json()["lock"]["kinds"]
+    assert [one["ours"] for kind in kinds for one in kind["leases"]] == [True, True]
+
+
 async def test_a_quarantined_node_is_never_up(urls: list[str]) -> None:
     """A fresh server may have forgotten what it granted: `serve` says so, as services see it."""
     async with asynclock.connect(*urls, ttl=3600.0, max_ttl=3600.0) as locks:

@@ -59,7 +59,7 @@ async def test_a_lease_says_what_became_of_it(on: Nodes) -> None:
     assert await lease.release() is True
     assert repr(lease) == f"<Lease 'a' fence={lease.fence} released>"
     assert await lease.release() is True
-    assert lease.ttl == 7
+    assert lease.ttl == TTL
     with pytest.raises(asynclock.LeaseLostError, match="it was released"):
         await lease.extend()
     with pytest.raises(asynclock.LeaseLostError, match="it was released"):

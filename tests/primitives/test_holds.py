@@ -60,6 +60,10 @@ async def test_an_extension_is_for_every_lease(on: Nodes) -> None:
             assert lease.remaining() > 7.5
         await hold.extend()
         assert hold.ttl == 8
+        on.slow(0.2)
+        began = now()
+        await hold.extend()
+        assert now() - began < 0.5, "the requests travel together"
 
 
 def either(test: Callable[[Nodes, int], Awaitable[None]]) -> Any:
@@ -86,7 +90,44 @@ async def test_the_loss_of_one_lease_is_the_loss_of_the_hold(on: Nodes, lost: in
             await hold.__aenter__()
         for _ in range(2):
             assert await hold.release() is False
+        await asyncio.sleep(0.1)
         assert await free(on)
+
+
+@virtual_single
+async def test_a_part_that_is_released_alone_passes_on_and_the_hold_ends_only_the_others(
+    on: Nodes,
+) -> None:
+    async with two_leases(on) as (hold, locks):
+        assert locks.leases() == (hold,)
+        waiting = start(locks.lock("n").acquire())
+        await asyncio.sleep(0.05)
+        part = hold.leases[SECOND]
+        async with part:
+            assert (part.task, hold.task) == (asyncio.current_task(), None)
+        next_one = await waiting
+        assert next_one.owner == part.owner, "it was handed over"
+        assert (hold.held, hold.lost_reason) == (False, None)
+        await at_once(hold.wait_lost())
+        with pytest.raises(asynclock.LeaseLostError, match=r"'n'.* it was released"):
+            await hold.extend()
+        with pytest.raises(asynclock.LeaseLostError, match=r"'n'.* it was released"):
+            async with hold:
+                raise AssertionError("the body never begins")
+        assert await hold.release() is False
+        assert await next_one.check()
+        assert locks.leases() == (next_one,)
+        await next_one.release()
+
+
+@virtual_single
+async def test_its_parts_keep_a_hold(on: Nodes) -> None:
+    async with two_leases(on) as (hold, locks):
+        parts = hold.leases
+        del hold
+        await asyncio.sleep(30)
+        assert [await part.release() for part in parts] == [True, True]
+        assert not locks.leases()
 
 
 def test_a_hold_that_has_ended_may_be_released_in_any_loop() -> None:
@@ -110,25 +151,6 @@ async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> No
         await asyncio.sleep(1)
         assert locks.leases() == ()
         assert await free(on)
-
-
-@virtual_single
-async def test_the_end_of_a_hold_waits_for_the_nodes_though_its_process_has_a_turn(
-    on: Nodes,
-) -> None:
-    async with on.connect() as others:
-        before = await others.lock("r").acquire()
-        waiting = []
-        for locks in (on.locks, others):
-            waiting.append(start(locks.reentrant_lock("r").acquire()))
-            await asyncio.sleep(0.1)
-        await before.release()
-        hold = await waiting[0]
-        on.slow(0.2)
-        began = now()
-        assert await hold.release()
-        assert now() - began >= 0.4
-        await waiting[1]
 
 
 @either

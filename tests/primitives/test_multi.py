@@ -30,13 +30,13 @@ async def test_cancelled_at_each_await_it_keeps_no_name(face: Face, connect: Con
 
     async with anyio.create_task_group() as group:
         group.start_soon(inside)
-        await until(lambda: len(here.leases()) == len(names), "it has all")
+        await until(lambda: here.statistics().held == len(names), "it has all")
         group.cancel_scope.cancel()
     assert here.leases() == ()
 
     async with there.lock("d", timeout=PATIENCE), anyio.create_task_group() as group:
         group.start_soon(inside)
-        await until(lambda: len(here.leases()) == len(names) - 1, "it has all but one")
+        await until(lambda: here.statistics().held == len(names) - 1, "it has all but one")
         group.cancel_scope.cancel()
     assert here.leases() == ()
     await face.empty()

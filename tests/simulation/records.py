@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import asynclock
+from asynclock._engine.lease import Lease, grants_of
 from asynclock.testing import Event, check
 from tests.simulation.world import Process, World
 
@@ -171,8 +171,5 @@ class Records:
 
 def lock_key_of(lease: Any) -> bytes | None:
     """The key that a lease stands on; None once it has ended, or stands on several."""
-    grant = getattr(lease, "_grant", None)
-    if grant is None or not isinstance(lease, asynclock.Lease):
-        return None
-    key: str = grant.spec.keys[0]
-    return key.encode()
+    keys = [grant.spec.keys for grant in grants_of(lease)] if isinstance(lease, Lease) else []
+    return keys[0][0].encode() if len(keys) == 1 and len(keys[0]) == 2 else None

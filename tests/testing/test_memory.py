@@ -155,9 +155,9 @@ async def test_a_rival_has_its_own_addresses_and_settings() -> None:
 @in_virtual_time
 async def test_of_a_lease_on_several_names_the_first_one_is_lost() -> None:
     """As it is with names in different slots of a Cluster."""
-    async with asynclock.connect("memory://") as locks:
-        first, second = [await locks.lock(name).acquire() for name in "ab"]
-        both = asynclock.MultiLease("a, b", "ab", [first, second])
+    async with asynclock.connect("memory://", prefix="x:{") as locks:
+        both = await locks.multi_lock("a", "b").acquire()
+        first, second = both.leases
         lose(both, "a test")
         assert [first.held, second.held, both.held] == [False, True, False]
         assert both.lost_reason == first.lost_reason == "a test"

@@ -439,7 +439,7 @@ class Snapshots:
 
     async def _make(self) -> None:
         locks, monitor, now = self._locks, self._monitor, time.time()
-        self._ours = {lease.owner for lease in locks.leases()}
+        self._ours = {grant.owner for grant in engine_of(locks).renewals.grants()}
         rows, odd = await rows_of(monitor, locks.waiters(), self._odd)
         asked, self._asked, orders = self._asked, set(), {}
         for column in asked:
