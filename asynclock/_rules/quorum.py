@@ -59,9 +59,8 @@ class Ballot:
             if fence < self.fence:
                 self._write_back((node,))
         elif len(self.claims) >= self.quorum:
-            self._agree(fence)
-        if self.verdict is Verdict.OPEN:
-            self._conclude()
+            self._agree()
+        self._conclude()
 
     def raised(self, node: int) -> None:
         """Count that `node` accepted the fence that was written back."""
@@ -87,15 +86,11 @@ class Ballot:
         nodes, self.behind = self.behind, ()
         return nodes
 
-    def _agree(self, fence: int) -> None:
-        counted = list(self.claims.values())
-        self._support = counted.count(fence)
-        if self._support < self.quorum:
-            fence = max(counted)
-            self._support = counted.count(fence)
-            behind = tuple(node for node, claim in self.claims.items() if claim < fence)
-            self._write_back(behind)
-        self.fence = fence
+    def _agree(self) -> None:
+        self.fence = max(self.claims.values())
+        behind = tuple(node for node, claim in self.claims.items() if claim < self.fence)
+        self._write_back(behind)
+        self._support = len(self.claims)
 
     def _write_back(self, nodes: tuple[int, ...]) -> None:
         for node in nodes:
@@ -104,8 +99,6 @@ class Ballot:
         self.behind = (*self.behind, *nodes)
 
     def _conclude(self) -> None:
-        if self.verdict is not Verdict.OPEN:
-            return
         if self._support >= self.quorum:
             self.verdict = Verdict.WON
         elif (self._support if self.fence else len(self.claims)) + self.open < self.quorum:

@@ -117,6 +117,11 @@ def test_clocks_that_differ_make_nobody_sure() -> None:
     assert not surely_empty(since, 11 * SLACK - 1)
 
 
+def test_answers_that_are_not_sure_count_once_every_node_has_answered() -> None:
+    assert ours(3, 1, 2, 0) == 3
+    assert ours(3, 1, 1, 0) == 1, "the third node is silent, and may know of a change"
+
+
 def test_a_client_that_believes_everybody_misses_a_change() -> None:
     """One node missed the change, another one forgot it, and all three are up."""
     wrong, _ = explore(3, 2, -inf, naive)

@@ -113,6 +113,14 @@ def test_a_late_grant_with_a_lower_fence_is_raised_too() -> None:
     assert ballot.fence == 7
 
 
+def test_a_late_grant_of_the_same_fence_counts_once() -> None:
+    ballot = disagreeing()
+    ballot.granted(3, 7)
+    assert verdict(ballot) is Verdict.OPEN
+    ballot.raised(0)
+    assert verdict(ballot) is Verdict.WON
+
+
 def test_grants_that_claim_other_fences_do_not_add_up() -> None:
     ballot = disagreeing()
     ballot.granted(3, 9)

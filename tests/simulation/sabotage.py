@@ -179,7 +179,7 @@ def _one_node_fewer(nodes: Any) -> None:
 def largest_claim(_: Any) -> Any:
     """Let the largest claim of a quorum count without making it everybody's."""
 
-    def agree(ballot: Ballot, _fence: int) -> None:
+    def agree(ballot: Ballot) -> None:
         ballot.fence = max(ballot.claims.values())
         ballot.claims = dict.fromkeys(ballot.claims, ballot.fence)
         ballot._support = len(ballot.claims)
