@@ -23,10 +23,10 @@ EXPIRY_SPREAD = 0.02
 def free_in(remaining: Sequence[float | None], needed: int) -> float | None:
     """Return the seconds until `needed` refusing nodes are free without renewal, None if unknown.
 
-    `remaining` has the seconds that the holder has left on each refusing node.
+    `remaining` has the seconds that the holder has left on each refusing node; `needed` is above 0.
     """
     known = sorted(one for one in remaining if one is not None)
-    return known[needed - 1] if 0 < needed <= len(known) else None
+    return known[needed - 1] if needed <= len(known) else None
 
 
 def until_expiry(remaining: float | None, random: float) -> float:

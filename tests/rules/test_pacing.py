@@ -11,7 +11,7 @@ from asynclock._rules.pacing import until_expiry, without_push
 
 
 def test_free_in() -> None:
-    assert pacing.free_in([3.0, 1.0, 2.0], 2) == 2.0
+    assert [pacing.free_in([3.0, 1.0, 2.0], needed) for needed in (1, 2, 3)] == [1.0, 2.0, 3.0]
     assert pacing.free_in([3.0, 1.0], 2) == 3.0
     assert pacing.free_in([3.0, None], 2) is None
     assert pacing.free_in([], 1) is None
@@ -39,6 +39,7 @@ def test_figures_of_a_lease() -> None:
         (until_expiry, (-1.0, 0.5), 0.012),
         # so do those that no push reaches
         (without_push, (40, 0.05, 0.0), 0.052),
+        (without_push, (0, 60.0, 0.5), 0.005),
         (without_push, (40, 0.05, 0.999), 0.056995),
         (without_push, (1_000_000, None, 0.5), 0.25),
         (validity.longest_outage, (10.0,), 13.102),  # what guards wait, and three seconds
@@ -64,6 +65,9 @@ def test_rivals_spread_more_widely_after_each_split_vote() -> None:
         spread.split()
     spread.won()
     assert spread.width == pytest.approx(0.16)
+    for _ in range(23):
+        spread.won()
+    assert spread.width == pacing.Spread.NARROW
 
 
 @given(st.floats(0, 1e6), st.floats(0.05, 1e4))
