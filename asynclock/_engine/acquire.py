@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from .. import _clock, _settings
-from .._rules.pacing import Spread
 from .._rules.seeking import answer_by, limit
 from ..errors import AsyncLockError
 from ..events import Acquired, Failed, Voted
@@ -422,8 +421,6 @@ class Acquire(AcquireContext[Lease]):
     def _hold(self, grant: Grant, fence: int, now: float, votes: int) -> Lease:
         """Begin a lease with this fence; without votes `grant` is handed over."""
         engine, lease, queue = self._engine, self._into, grant.queue
-        if votes and engine.spread.width > Spread.NARROW:
-            engine.spread.won()
         engine.counts.acquired += 1
         if lease is None:
             lease = Lease(engine, grant, fence, self._options, now)

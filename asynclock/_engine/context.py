@@ -17,7 +17,7 @@ from typing import Any
 from .._nodes.multiplexer import Multiplexer
 from .._nodes.wire import Failure
 from .._process import Background
-from .._rules.pacing import Paces, Spread
+from .._rules.pacing import Paces
 from ..errors import ConfigurationError
 from ..events import Observers
 from .spec import OwnerIds
@@ -81,7 +81,6 @@ class Context:
         self.settings: EngineSettings = settings
         self.observers: Observers = observers
         self.counts: Counts = Counts()
-        self.spread: Spread = Spread()
         self.paces: Paces = Paces()
         """What is known of the holds of names that were refused lately."""
         self._generator = random.Random()

@@ -17,7 +17,7 @@ from typing import Any
 from .. import _clock
 from .._nodes.wakeup import Watch
 from .._nodes.wire import Command, Failure, Take
-from .._rules import validity
+from .._rules import pacing, validity
 from .._rules.seeking import Owners, Seeking, Seen, Step
 from ..errors import AcquireTimeoutError, AsyncLockError
 from ..events import Contended, SplitVote, Voted
@@ -154,7 +154,7 @@ class Seek:
 
     async def _next(self, attempt: Attempt) -> LockSpec:
         """Take the step that follows an attempt that was lost; return the spec to ask for."""
-        engine, seeking, ticket = self._engine, self._seeking, self._ticket
+        seeking, ticket = self._seeking, self._ticket
         other = None if attempt.outage else self._elsewhere(attempt)
         unsettled = ticket is not None and ticket.unsettled
         look = partial(attempt.seen, slot=other is not None, unsettled=unsettled)
@@ -175,10 +175,7 @@ class Seek:
             case Step.SETTLE:
                 await self._settle()
                 return attempt.spec
-            case Step.ELSEWHERE | Step.BACK_OFF:
-                if step is Step.BACK_OFF:
-                    engine.spread.split()
-                    await self._sleep(engine.spread.width * engine.random())
+            case Step.ELSEWHERE:
                 return other or self._spec
             case _:
                 raise self._error(step, attempt)
@@ -283,7 +280,7 @@ class Seek:
             seeking.pushed(called=watch.called)
             if not self._spec.queue and len(nodes.nodes) > 1:
                 # The same release woke our rivals: a random pause prevents a split vote.
-                await self._sleep(engine.spread.width * engine.random())
+                await self._sleep(pacing.PUSH_SPREAD * engine.random())
         else:
             self._woke("expiry" if expects else "pacing")
             seeking.unpushed()

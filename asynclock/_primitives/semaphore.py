@@ -79,7 +79,8 @@ class Semaphore(Lockable):
 
     Every slot is a mutex of its own (`lease.part` is its number). Fences rise per slot, so a store
     that checks fences must tell slots apart. Works on every deployment, with a minority of nodes
-    dead. A refusal reports the free slots, so one or two attempts find a free one.
+    dead. A refusal reports the free slots, so one or two attempts find a free one. Processes that
+    ask at the same moment get them one after the other.
 
     All users of a name should use the same `permits`. While they differ, as during a rollout, at
     most the largest number is admitted. A user with a smaller number takes none of the higher

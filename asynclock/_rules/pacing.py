@@ -18,6 +18,8 @@ EXPIRY_GRACE = 0.002
 """Seconds added to a PTTL: servers delete a key up to 1 ms late, and PTTL is rounded down."""
 EXPIRY_SPREAD = 0.02
 """Seconds over which the waiters of an expired lease spread their next requests."""
+PUSH_SPREAD = 0.001
+"""Seconds over which the rivals without tickets that one release has woken do so."""
 
 
 def free_in(remaining: Sequence[float | None], needed: int) -> float | None:
@@ -45,29 +47,6 @@ def without_push(attempt: int, remaining: float | None, random: float, *, rank: 
     if remaining is None:
         return pause
     return min(pause, max(remaining, 0.0) + EXPIRY_GRACE + FIRST_PAUSE * random)
-
-
-class Spread:
-    """The width in seconds over which rivals for one quorum draw their next attempt.
-
-    A split vote doubles the width and a win shortens it, as in Ethernet and Raft. So the width
-    settles near (number of rivals) x (duration of an attempt), though neither number is known.
-    """
-
-    __slots__ = ("width",)
-    NARROW = 0.001
-    WIDE = 0.2
-
-    def __init__(self) -> None:
-        self.width: float = self.NARROW
-
-    def split(self) -> None:
-        """Double the width, up to WIDE, because a vote was split."""
-        self.width = min(self.WIDE, self.width * 2)
-
-    def won(self) -> None:
-        """Narrow the width by a fifth, down to NARROW, because an attempt won."""
-        self.width = max(self.NARROW, self.width * 0.8)
 
 
 # ---- When a name that others hold is likely to be free, from what this process has seen of it ----

@@ -24,8 +24,8 @@ LONGEST_ATTEMPT = 3
 """Maximum number of node timeouts that an attempt takes: one to connect or to resend a script, one
 for the request, and one to write the fence back."""
 MOST_HOPS = 5
-"""Maximum consecutive hops to another slot before backing off: enough for a semaphore to look at
-every slot and then take a free one."""
+"""Maximum number of attempts at slots that a call which waits adds to the first one before it
+pauses: enough for a semaphore to look at every slot and then take a free one."""
 MOST_IN_VAIN = 8
 """Number of pushes in vain after which a call no longer asks for pushes: a server whose table of
 tracked keys is full sends them for keys that have not changed."""
@@ -41,7 +41,6 @@ class Step(Enum):
 
     AGAIN = "ask again at once"
     ELSEWHERE = "ask for the slot that seems to be free"
-    BACK_OFF = "ask for that slot after a random pause, because rivals compete for it"
     SETTLE = "ask with a ticket, to which rivals give way"
     WAIT = "pause until the name may have been released, or until nodes may answer"
     TAKEN = "give up: somebody else has the name"
@@ -165,7 +164,8 @@ class Seeking:
             in_time = now < self._settled_by
             if in_time and not taken:
                 self.settled += 1
-                return Step.SETTLE
+                # With a ticket that goes first, any slot is ours that is free.
+                return Step.ELSEWHERE if seen.slot and self.settled > 1 else Step.SETTLE
             # Each slot that turns out to be taken shows that rivals have got one more permit.
             if in_time and seen.slot and self._hops < self.permits:
                 self._hops += 1
@@ -176,9 +176,11 @@ class Seeking:
             self.owners.forget()
         if seen.slot and self._hops < MOST_HOPS:
             self._hops += 1
-            return Step.ELSEWHERE
-        if seen.slot:
-            return Step.BACK_OFF
+            if self._hops == 1 or self.settled:
+                return Step.ELSEWHERE
+            # Rivals that hop together split each vote, so the call needs a place among them.
+            self.settled = 1
+            return Step.SETTLE
         return Step.AGAIN if seen.unsettled and self.queues else Step.WAIT
 
     def _without_quorum(self, seen: Seen, now: float) -> Step:

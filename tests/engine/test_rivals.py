@@ -111,6 +111,11 @@ async def race(
     return len(won), took
 
 
+def nearer(*which: Any, delays: Callable[..., list[float]]) -> list[float]:
+    """Half as far: rivals get permits one after the other, which takes time."""
+    return [seconds / 2 for seconds in delays(*which)]
+
+
 AT_NIGHT = [pytest.param(*one, marks=pytest.mark.nightly) for one in ((5, ""), (3, "kill"))]
 
 
@@ -121,11 +126,27 @@ def test_of_rivals_that_try_at_once_one_wins(kind: str, size: int, fail: str) ->
     most, call = KINDS[kind]
     answer = kind.startswith("several permits")  # they may take one more
     for seed, (rivals, delays) in enumerate(
-        [(size, near_one), (3, anywhere), (5, anywhere), (6, anywhere)]
+        [(size, near_one), (3, anywhere), (5, anywhere), (6, anywhere), (6, near_one)]
     ):
-        won, took = run_virtual(race(size, rivals, call, delays, seed=seed, fail=fail))
+        ways = partial(nearer, delays=delays) if most > 1 else delays
+        won, took = run_virtual(race(size, rivals, call, ways, seed=seed, fail=fail))
         assert won == min(most, rivals), f"seed {seed}"
         assert took <= (SETTLING + answer) * NODE_TIMEOUT + 0.001
+
+
+@pytest.mark.parametrize(
+    ("size", "fail", "delays"),
+    [(3, "", near_one), (4, "kill", near_one), (4, "kill", anywhere)],
+)
+def test_rivals_that_wait_soon_have_all_permits(size: int, fail: str, delays: Any) -> None:
+    """Those that hop from slot to slot together don't split vote after vote."""
+
+    def wait(locks: Locks, _: int) -> Any:
+        return locks.semaphore("a", 5).acquire(timeout=7 * NODE_TIMEOUT)
+
+    for seed in (21, 46, 56, 57):
+        won, _ = run_virtual(race(size, 6, wait, delays, seed=seed, fail=fail))
+        assert won == 5, f"seed {seed}"
 
 
 @pytest.mark.parametrize("kind", SHORT)

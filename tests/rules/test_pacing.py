@@ -58,18 +58,6 @@ def test_without_pushes_a_waiter_asks_ever_more_rarely() -> None:
     assert 0 < without_push(40, -1.0, 0.0) < 0.01
 
 
-def test_rivals_spread_more_widely_after_each_split_vote() -> None:
-    spread = pacing.Spread()
-    for milliseconds in (1, 2, 4, 8, 16, 32, 64, 128, 200, 200):
-        assert spread.width == pytest.approx(milliseconds / 1000)
-        spread.split()
-    spread.won()
-    assert spread.width == pytest.approx(0.16)
-    for _ in range(23):
-        spread.won()
-    assert spread.width == pacing.Spread.NARROW
-
-
 @given(st.floats(0, 1e6), st.floats(0.05, 1e4))
 def test_a_lease_that_is_to_last_until_a_moment_does(sent: float, left: float) -> None:
     until = validity.valid_until(sent, validity.ttl_until(sent, sent + left))

@@ -155,12 +155,15 @@ def test_a_call_without_a_queue_begins_anew_once_somebody_has_it() -> None:
 
 def test_the_hops_to_another_slot_come_to_an_end() -> None:
     seeking, seen = call(permits=9), lost(slot=True)
-    for _ in range(2):
+    for second in (Step.SETTLE, Step.ELSEWHERE):  # then it has a ticket
         steps = [seeking.after(seen, ASKED) for _ in range(MOST_HOPS + 1)]
-        assert steps == [Step.ELSEWHERE] * MOST_HOPS + [Step.BACK_OFF]
+        assert steps == [Step.ELSEWHERE, second, *[Step.ELSEWHERE] * (MOST_HOPS - 2), Step.WAIT]
         seeking.pause(seen, ASKED, 0.5, rank=0, listens=False)
     seeking = call(**ONCE, **SLOTS)
     assert [seeking.after(seen, ASKED) for _ in range(4)] == [Step.ELSEWHERE] * 3 + [Step.TAKEN]
+    split, seeking = lost(SPLIT, slot=True), call(**ONCE, **SLOTS)
+    steps = [seeking.after(split, ASKED) for _ in range(9)]
+    assert steps == [Step.SETTLE, *[Step.ELSEWHERE] * 8], "the ticket may be the first"
     late = call(**SLOTS, deadline=ASKED + 1.0)
     late.after(lost(), ASKED)
     assert late.after(seen, ASKED + 1.0) is Step.ELSEWHERE, "a slot that was reported as free"
