@@ -164,8 +164,7 @@ class Seeking:
             in_time = now < self._settled_by
             if in_time and not taken:
                 self.settled += 1
-                # With a ticket that goes first, any slot is ours that is free.
-                return Step.ELSEWHERE if seen.slot and self.settled > 1 else Step.SETTLE
+                return Step.SETTLE
             # Each slot that turns out to be taken shows that rivals have got one more permit.
             if in_time and seen.slot and self._hops < self.permits:
                 self._hops += 1
