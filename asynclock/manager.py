@@ -356,7 +356,10 @@ class LockManager(_settings.Answering):
         return health(self._engine)
 
     def leases(self) -> tuple[Lease, ...]:
-        """Return the leases that are held through this manager, oldest first."""
+        """Return the leases that are held through this manager, oldest first.
+
+        A `MultiLease` is there from its first part on.
+        """
         leases = dict.fromkeys(grant.lease for grant in self._engine.renewals.grants())
         return tuple(lease for lease in leases if isinstance(lease, Lease))
 

@@ -278,7 +278,8 @@ class Acquire(AcquireContext[Lease]):
     def _detached(self) -> Generator[Any, Any, Lease]:
         # The engine refers to the object that makes the call. If that were the caller's object,
         # the call would go on after the caller has dropped it.
-        twin = type(self)(self._engine, self._spec, self._options, None, once=self._once)
+        terms = self._engine, self._spec, self._options
+        twin = type(self)(*terms, None, once=self._once, into=self._into)
         twin._started, twin._deadline = self._started, self._deadline
         self._used = twin._used = True
         return twin._call()
@@ -400,7 +401,7 @@ class Acquire(AcquireContext[Lease]):
         grant = Grant(
             ask.spec, ask.owner, ask.fence, self._options, until, voters, sent, queue, now
         )
-        return self._hold(grant, grant.fence, now, len(grant.voters))
+        return self._hold(grant, now)
 
     def _won(self, attempt: Attempt, queue: LocalQueue | None, kept: float | None) -> Lease:
         now = _clock.now()
@@ -416,26 +417,28 @@ class Acquire(AcquireContext[Lease]):
             now if kept is None else kept,
             contended=attempt.others,
         )
-        return self._hold(grant, grant.fence, now, len(grant.voters))
+        return self._hold(grant, now)
 
-    def _hold(self, grant: Grant, fence: int, now: float, votes: int) -> Lease:
-        """Begin a lease with this fence; without votes `grant` is handed over."""
+    def _hold(self, grant: Grant, now: float, *, handed_over: bool = False) -> Lease:
+        """Begin the first lease on `grant`, or the next one if it was handed over."""
         engine, lease, queue = self._engine, self._into, grant.queue
+        fence = grant.take_fence() if handed_over else grant.fence
         engine.counts.acquired += 1
         if lease is None:
             lease = Lease(engine, grant, fence, self._options, now)
         else:
             take(lease, grant, fence, self._options, now)
         if queue is not None:
-            if votes:
+            if not handed_over:
                 queue.grants.append(grant)
             if queue.waiters and len(grant.fences) < SPARE_FENCES:
                 reserve_ahead(engine, grant)
-        if votes:
+        if not handed_over:
             engine.renewals.add(grant, grant.asked_since)
         if engine.observers:
             who, waited = (grant.spec.name, grant.owner, fence), now - self._started
-            engine.observers(Acquired(*who, waited, votes, handed_over=not votes))
+            votes = 0 if handed_over else len(grant.voters)
+            engine.observers(Acquired(*who, waited, votes, handed_over))
         return lease
 
     # the turn among the tasks of this process
@@ -545,7 +548,7 @@ class Acquire(AcquireContext[Lease]):
             return None
         engine = self._engine
         engine.counts.handovers += 1
-        return self._hold(grant, grant.take_fence(), now, 0)
+        return self._hold(grant, now, handed_over=True)
 
 
 async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attempt:

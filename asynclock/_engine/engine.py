@@ -306,7 +306,8 @@ class Statistics:
     """Present numbers of a manager, and its counts since it was made."""
 
     held: int
-    """Number of leases held now."""
+    """Number of leases held now. A hold on several permits, or on several names of a Cluster,
+    counts once for each; so it does in `acquired`, `released` and `lost`."""
     waiting: int
     """Number of tasks that ask the nodes now or wait in a local queue."""
     acquired: int

@@ -209,11 +209,17 @@ class Grant:
 
     def lost(self, reason: str, closer: asyncio.Task[Any] | None = None) -> None:
         """End the grant as lost and interrupt the bodies, but not that of the task `closer`."""
-        self.lost_reason, bodies = reason, self.bodies
+        bodies = self.bodies
+        if self.leases:  # otherwise its last lease has passed it on
+            self.lost_reason = reason
         self.over()
         for body in bodies if self.options.interrupt else ():
             if body.task is not closer:
                 body.interrupt()
+
+    def refuted(self, reason: str) -> None:
+        """Note that the lease had been lost before its release."""
+        self.lost_reason = reason
 
     def inherited(self, reason: str) -> None:
         """In a forked child: end the grant as lost, without an event or a cancellation."""

@@ -1,7 +1,7 @@
 """The Lease through which one task holds a lock.
 
-A lease has one grant, or several: of names in different slots of a Cluster, or of a semaphore's
-permits. A grant has one lease, or several: the holds on a reentrant lock. Each lease ends once: it
+A lease has one grant, or several: one for each permit of a semaphore, or on a Cluster one for each
+name. A grant has one lease, or several: the holds on a reentrant lock. Each lease ends once: it
 is released, handed over (see grant.py) or lost. The replies to its release may show that it was
 lost before.
 """
@@ -72,7 +72,8 @@ class Lease(_settings.Answering):
         """Fencing token; rises with every lease on this name. A store must reject lower ones."""
         self._engine = engine
         self._grants: tuple[tuple[Grant, int], ...] = ((grant, fence),)
-        """What the nodes granted, each with the fence of this lease; another lease has another."""
+        """The grants, each with the fence that this lease got. A grant that has no lease or another
+        fence isn't this one's any more."""
         self._body: Interruption | None = None
         self._outcome: bool | None = None
         """What `release` returns; None until this lease was released."""
@@ -92,7 +93,7 @@ class Lease(_settings.Answering):
     @property
     def ttl(self) -> float:
         """Seconds the lease lives without renewal."""
-        return min(grant.ttl for grant, _ in self._grants)
+        return min((grant.ttl for grant, _ in self._grants), default=0.0)
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -112,10 +113,9 @@ class Lease(_settings.Answering):
 
     def remaining(self) -> float:
         """Seconds until the lease ends if it is not renewed again; 0 once it has ended."""
-        if self._outcome is not None:
+        if len(grants := grants_of(self)) < len(self._grants):
             return 0.0
-        ends = [grant.valid_until if grant.fence == fence else 0.0 for grant, fence in self._grants]
-        return max(0.0, min(ends) - _clock.now())
+        return max(0.0, min((one.valid_until for one in grants), default=0.0) - _clock.now())
 
     async def wait_lost(self) -> None:
         """Wait until the lease has ended: lost or, with `lost_reason` None, released.
@@ -157,15 +157,15 @@ class Lease(_settings.Answering):
             for grant in grants:
                 grant.wants(ttl)
         extensions = [engine.extend_now(grant) for grant in grants]
-        failed = [await extension for extension in extensions]
+        answers = [await extension for extension in extensions]
         if not self.held:
             raise loss_error(self)
         failures: dict[int, Failure] = {}
-        for grant, usual, found in zip(grants, before, failed, strict=True):
-            if found is not None:
-                failures |= found
+        for grant, usual, answer in zip(grants, before, answers, strict=True):
+            if answer is not None:
+                failures |= answer
                 if grant.ttl == ttl and grant.valid_until - _clock.now() <= usual:
-                    grant.wants(usual)  # no other call has got it
+                    grant.wants(usual)  # unless another call has extended it meanwhile
         if failures:
             nodes = engine.multiplexer.nodes
             raise QuorumUnavailableError(
@@ -208,7 +208,7 @@ class Lease(_settings.Answering):
         `max_hold` leaves. Raises ConfigurationError unless `lock` or `fair_lock` made the lease,
         and what `extend` raises. After an error or a cancellation the lease is held as before.
         """
-        grant = live(self)[0]
+        (grant,) = live(self)
         ticket = Detached.ticket_of(grant)
         await self.extend()
         grant.keep_here(at_least=FOREVER)  # the name rests: until the nodes' key of the lease ends
@@ -276,7 +276,7 @@ class Lease(_settings.Answering):
     def _was_lost(self, grant: Grant, reason: str) -> None:
         # The replies to the release show it.
         self._outcome = False
-        grant.lost(reason)
+        grant.refuted(reason)
         held = _clock.now() - grant.held_since
         self._engine.report_loss(Lost(grant.spec.name, grant.owner, grant.fence, reason, held))
 
@@ -320,6 +320,7 @@ class Lease(_settings.Answering):
 def take(lease: Lease, grant: Grant, fence: int, options: LeaseOptions, now: float) -> None:
     """Let `lease` have one more grant."""
     lease._grants += ((grant, fence),)
+    lease._outcome = None  # what it had so far may have been released through `locks.leases()`
     lease.owner, lease.fence = lease._grants[0][0].owner, max(lease.fence, fence)
     grant.handed_to(ReferenceType(lease, lease._engine.on_drop), fence, options, now)
 
@@ -331,12 +332,13 @@ def enter(lease: L) -> L:
     """
     now = _clock.now()
     for grant, fence in lease._grants:
-        over = now >= grant.valid_until or not grant.alarm or grant.fence != fence
+        over = now >= grant.valid_until or not grant.leases or grant.fence != fence
         if over or lease._outcome is not None:
             notice_end(lease)
-            error = loss_error(lease)
-            let_go(lease, hold=True)  # the body doesn't begin, so nothing else would end it
-            raise error
+            try:
+                raise loss_error(lease)
+            finally:
+                let_go(lease, hold=True)  # the body doesn't begin, so nothing else would end it
     if lease._body is not None:
         raise RuntimeError("this lease has been entered already")
     body = Interruption()
@@ -351,16 +353,16 @@ def enter(lease: L) -> L:
 def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
     """Release now, without waiting, and return the releases that were sent.
 
-    None is sent for a grant that is over, was handed over or has other leases. With `hold` the
-    caller held the lease until now; otherwise a call that has failed, and maybe in another event
-    loop, gives it back.
+    No release is sent for a grant that is over, was handed over or has other leases. With `hold`
+    the caller held the lease until now; otherwise a call that has failed, and maybe in another
+    event loop, gives it back.
     """
     if lease._outcome is not None:
         return ()
     engine, now, held = lease._engine, _clock.now(), True
     releases: tuple[Release, ...] = ()
     for grant, fence in lease._grants:
-        if not grant.alarm or grant.fence != fence:
+        if not grant.leases or grant.fence != fence:  # it is over, or was handed over
             held = False
             continue
         if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
@@ -388,7 +390,7 @@ def grants_of(lease: Lease) -> list[Grant]:
     """Return the grants that the lease has; none once it was released."""
     if lease._outcome is not None:
         return []
-    return [grant for grant, fence in lease._grants if grant.fence == fence]
+    return [grant for grant, fence in lease._grants if grant.leases and grant.fence == fence]
 
 
 def live(lease: Lease) -> list[Grant]:
@@ -402,11 +404,11 @@ def live(lease: Lease) -> list[Grant]:
 def loss_error(lease: Lease, reason: str | None = None) -> LeaseLostError:
     """Return the error for code that uses a lease that is no longer held."""
     now, pairs = _clock.now(), lease._grants
-    over = [(one, fence) for one, fence in pairs if one.fence != fence or now >= one.valid_until]
+    ours = grants_of(lease)
+    over = [pair for pair in pairs if pair[0] not in ours or now >= pair[0].valid_until]
     lost = [(one, fence) for one, fence in over if one.lost_reason]
     grant, fence = (lost or over or pairs)[0]
-    expired = lease._outcome is None and grant.alarm and grant.fence == fence
-    ended = "expired" if expired else "it was released or detached"
+    ended = "expired" if grant in ours else "it was released or detached"
     reason = reason or lease.lost_reason or ended
     name, owner = grant.spec.name, grant.owner
     text = f"the lease on {name!r} (fence {fence}) is no longer held: {reason}"
@@ -447,12 +449,12 @@ def send_message(lease: Lease, text: str | None) -> list[Check]:
 
 
 def endings(lease: Lease) -> list[asyncio.Future[None]]:
-    """Return shared futures, one of which is done first once the lease ends; none if it has ended.
+    """Return one future for each grant: the lease ends with the first that is done; [] if it has.
 
-    Don't cancel them.
+    The futures are shared: don't cancel them.
     """
     grants = grants_of(lease)
-    if len(grants) < len(lease._grants) or not all(grant.alarm for grant in grants):
+    if len(grants) < len(lease._grants):
         return []
     check_loop(lease)
     return [grant.ends() for grant in grants]
@@ -467,6 +469,7 @@ async def ended(lease: Lease) -> None:
 
 
 async def wanted(lease: Lease) -> str | None:
+    """Do what `Lease.wanted` says, without keeping the lease."""
     engine, futures, grants = lease._engine, endings(lease), grants_of(lease)
     del lease  # the program may drop it while this waits
     if not futures:

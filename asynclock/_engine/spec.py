@@ -275,7 +275,7 @@ def last_owner(value: str) -> str:
 
 # ---- Replies by name: a reply of any other shape is a Failure of its node, like no answer --------
 # The scripts' headers have the forms. On the hot path replies get no names: a batch compares whole
-# ones, and `plain`, with `as_batch` and `has_errors` of link.py, only looks for the same forms.
+# ones, and `plain`, with `as_batch` and `take_errors` of link.py, only looks for the same forms.
 
 
 LONGEST_MESSAGE: Final = 200

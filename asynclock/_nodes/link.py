@@ -69,7 +69,10 @@ class LinkListener(Protocol):
     """The error that the server gave as its last answer, such as OOM; None if it voted."""
 
     def on_answer(self, command: Command, answer: Any) -> None:
-        """Take what the sink gets next: always if the server gave an error, else with a `lack`."""
+        """Take an answer just before the sink gets it.
+
+        That is each error, each grant that was held back, and while `lack` is set any other reply.
+        """
 
     def on_clock(self, clock: float, sent: float, received: float) -> None:
         """Take the node's clock from a script's reply; called before the sink gets the reply."""
@@ -88,8 +91,8 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
     """One connection, which is open or has ended; it is never reopened."""
 
     def __init__(self, listener: LinkListener, timeout: float) -> None:
-        # These are 29 attributes. With a 30th, Python 3.11 keeps none in the instance itself, which
-        # costs 4,300 instructions per cycle.
+        # 29 attributes: with a 30th, Python 3.11 moves all of them to a dict, which costs 4,300
+        # instructions per cycle.
         self.listener = listener
         self.timeout: float = timeout
         """Seconds in which each command must be answered."""
@@ -291,7 +294,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             elif type(reply) is ServerError:
                 self._rejected(reply, sink, index, command)
             else:
-                odd = command.op == BATCH and has_errors(self, reply)
+                odd = command.op == BATCH and take_errors(self, reply)
                 if odd or self.listener.lack is not None:
                     self._hear(command, reply)
                 try:
@@ -488,8 +491,11 @@ def as_batch(command: Command, replies: list[Any]) -> list[Any]:
     return [odd, replies, clock]
 
 
-def has_errors(link: Link, reply: Any) -> bool:
-    """Return whether errors are inside the reply to a batch; make Failures of them."""
+def take_errors(link: Link, reply: Any) -> bool:
+    """Make Failures of the errors in the reply to a batch; return whether there are any.
+
+    Close the link if one of them shows that its primary is demoted.
+    """
     found = False
     match reply:
         case [1, list(parts), _]:

@@ -101,7 +101,7 @@ class Node(Protocol):
         """Return why the node has no vote at the moment, or None if it has one."""
 
     def last_error(self, keys: Sequence[str], /) -> Failure | None:
-        """Return the error that the server of these keys answered last; None if it voted."""
+        """Return the last error of the server that has these keys; None if it has voted since."""
 
     def check_clock(self) -> None:
         """Ask for the node's clock now, unless the link is down or stalled."""

@@ -439,7 +439,7 @@ class ServerNode(Node):
     # called by its link
 
     def on_answer(self, command: Command, answer: Any) -> None:
-        """Note an error in place of a vote or a renewal, or its end.
+        """Note the error that the node gave instead of a vote or a renewal, or that it is over.
 
         A Failure without a code is no answer; any reply but an error is a vote. A renewal ends only
         an error of renewals: a server without memory refuses acquires, but renews.
@@ -455,9 +455,9 @@ class ServerNode(Node):
                 answers = [answer] if counts else []
         # A batch is denied as a whole, even if the user has no right to one name only.
         again = SENT_AGAIN if self.in_cluster else (NO_RIGHT,) if batch else ()
-        errors = [one for one in answers if type(one) is Failure]
-        votes = len(errors) < len(answers) and (self.lack_of_renewal or not renewal)
-        errors = [one for one in errors if one.code and one.code not in again]
+        failures = [one for one in answers if type(one) is Failure]
+        votes = len(failures) < len(answers) and (self.lack_of_renewal or not renewal)
+        errors = [one for one in failures if one.code and one.code not in again]
         if errors or votes:
             self.lack, self.lack_of_renewal = (errors[0] if errors else None), renewal
             self._log.answered(self.lack)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import lru_cache, partial
 from itertools import cycle, starmap
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext
 from .._engine.engine import Engine
 from .._engine.grant import Grant
 from .._engine.inspection import Inspection, inspect_parts
-from .._engine.lease import NOT_DETACHED, Lease, give_back, let_go
+from .._engine.lease import NOT_DETACHED, L, Lease, give_back, let_go
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import HASH_TAG, lock_key
 from .._nodes.wire import Script
@@ -28,9 +28,6 @@ from ..errors import (
 from .base import BATCH, OTHER, PRELUDE, Acquirable, Kind, use
 from .lock import MUTEX, spec
 
-L = TypeVar("L", bound=Lease)
-Calls = Sequence[Callable[[], Acquire]]
-
 
 class Try(Acquire):
     """A call that doesn't wait and reports no failure: its caller tries another way then."""
@@ -40,7 +37,7 @@ class Try(Acquire):
     def _report(self, error: AsyncLockError) -> None: ...
 
 
-async def obtain(lease: L, calls: Calls) -> L:
+async def obtain(lease: L, calls: Sequence[Callable[[], Acquire]]) -> L:
     """Make one call after the other, which all get grants for `lease`; return it.
 
     A failure or a cancellation gives back what they got. That isn't awaited, because the caller's
@@ -82,7 +79,7 @@ def obtain_at_once(lease: L, calls: Sequence[Try]) -> Generator[Any, Any, L | No
 
 
 async def obtain_behind(
-    gate: Callable[[], AcquireContext[Lease]], call: Callable[[], Coroutine[Any, Any, L]]
+    gate: Callable[[], AcquireContext[Lease]], call: Callable[[], Awaitable[L]]
 ) -> L:
     """Make the call while the lease of `gate` keeps other callers out.
 
@@ -101,7 +98,7 @@ async def obtain_behind(
             if lease is not None:
                 give_back(lease)
             if not isinstance(error, LeaseLostError):
-                raise  # of a call whose timeout has ended it is an AcquireTimeoutError
+                raise  # a call whose timeout ended behind a lost gate gets AcquireTimeoutError
         else:
             return lease
 
@@ -119,9 +116,9 @@ MOST_LOCKED_NAMES = 64
 class MultiLease(Lease):
     """The hold on several names, or on several permits of a semaphore: a `Lease` on all of them.
 
-    Instead of `part` there are `fences`, which name each part; `fence` is the highest of them. On
-    Cluster each name has its own owner, and so has each permit: `owner` is the first one. A loss of
-    any part ends the hold.
+    `part` is "": `fences` names the parts, and `fence` is the highest of them. Each permit, and on
+    a Cluster each name, has an owner of its own; `owner` is that of the first one. The loss of any
+    part ends the hold.
     """
 
     __slots__ = ("_names", "_whole")
@@ -135,7 +132,7 @@ class MultiLease(Lease):
         self._grants = ()
         self._body = self._outcome = None
         self._names = names
-        """The names that are locked; () for a semaphore, whose parts are its slots."""
+        """The names that one grant locks; () if each name or permit has its own grant."""
         self._whole: MultiLease | None = None
         """The hold that this is a part of, which is thereby kept; None for the hold itself."""
 
@@ -145,7 +142,7 @@ class MultiLease(Lease):
     @property
     def fences(self) -> dict[str, int]:
         """The fence for each name, or for each slot of a semaphore."""
-        parts = self._names or [grant.spec.part for grant, _ in self._grants]
+        parts = self._names or [one.spec.part or one.spec.name for one, _ in self._grants]
         return dict(zip(parts, cycle(fence for _, fence in self._grants), strict=False))
 
     @property
@@ -154,8 +151,7 @@ class MultiLease(Lease):
         return tuple(starmap(self._alone, self._grants))
 
     def _alone(self, grant: Grant, fence: int) -> Lease:
-        names = self._names if len(self._grants) == 1 else ()
-        found = MultiLease(self._engine, grant.spec.name, names)
+        found = MultiLease(self._engine, grant.spec.name, self._names)
         found.part, found.owner, found.fence = grant.spec.part, grant.owner, fence
         found._grants = ((grant, fence),)
         found._whole = self
@@ -221,7 +217,7 @@ class MultiLock(Acquirable[MultiLease]):
 
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
         apart = self._engine.settings.prefix.endswith(HASH_TAG)
-        lease = MultiLease(self._engine, self.name, self.names)
+        lease = MultiLease(self._engine, self.name, () if apart else self.names)
         calls = [
             partial(Acquire, self._engine, one, self._options, timeout, once, since, lease)
             for one in (self._parts() if apart else (self._spec,))

@@ -172,12 +172,9 @@ class ReadWriteLock(Named):
         beside = replace(self._write, queue_key=None, exempt=(reader.owner,))
         options = LeaseOptions(self._options.ttl)
         gate = partial(Acquire, self._engine, self._gate, options, timeout, once=True, since=since)
-
-        async def write() -> Lease:
-            return await Acquire(self._engine, beside, self._options, timeout, since=since)
-
+        call = partial(Acquire, self._engine, beside, self._options, timeout, since=since)
         try:
-            writer = await obtain_behind(gate, write)
+            writer = await obtain_behind(gate, call)
         except NotAcquiredError as error:
             if not isinstance(error, AcquireTimeoutError):  # the gate doesn't wait
                 text = (

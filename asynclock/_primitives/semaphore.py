@@ -182,10 +182,10 @@ class SemaphorePermits(Acquirable[MultiLease]):
             if len(free) == self.permits:
                 of = semaphore._key, self.name, semaphore.permits
                 whole = MultiLease(self._engine, self.name)
-                slots = (lone_slot(*of, number) for number in free)
+                specs = (lone_slot(*of, number) for number in free)
                 tries = [
-                    Try(self._engine, slot, self._options, None, once=True, into=whole)
-                    for slot in slots
+                    Try(self._engine, one, self._options, None, once=True, into=whole)
+                    for one in specs
                 ]
                 lease = await obtain_at_once(whole, tries)
         if lease is None:

@@ -110,7 +110,7 @@ class Seeking:
     _until: float = field(init=False)
     """The latest moment for an answer, unless a split vote is being settled."""
     _settled_by: float = field(init=False)
-    """The latest moment for an answer if one is, or if a slot was reported as free."""
+    """The same after a split vote, or after a slot was reported as free."""
     _hops: int = field(default=0, init=False)
     """Number of hops to another slot since the last pause."""
     _in_vain: int = field(default=0, init=False)

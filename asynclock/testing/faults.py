@@ -366,11 +366,11 @@ def lose(lease: Lease, reason: str = "a test took it away") -> None:
     """Make `lease` lost now: this interrupts its body, and its exit raises LeaseLostError.
 
     Args:
-        lease: a lease that is held; of a lease on several names, the first one is lost.
+        lease: a lease that is held; of one on several names or permits, the first part is lost.
         reason: what `lease.lost_reason` and the error say.
     """
     # Only tests may cause a loss, so Lease has no public method for it.
     grant = next(iter(grants_of(lease)), None)
-    if grant is None or not grant.alarm:
+    if grant is None:
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
     lease._engine.mark_lost(grant, reason)  # noqa: SLF001

@@ -121,6 +121,41 @@ async def test_a_part_that_is_released_alone_passes_on_and_the_hold_ends_only_th
 
 
 @virtual_single
+async def test_a_part_that_is_being_handed_over_is_no_longer_the_holds(on: Nodes) -> None:
+    """The waiter that got it has not run yet."""
+    async with two_leases(on) as (hold, locks):
+        waiting = [start(locks.lock("n").acquire()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await hold.leases[SECOND].release()
+        with pytest.raises(asynclock.LeaseLostError, match="it was released"):
+            async with hold:
+                raise AssertionError("the body never begins")
+        assert (hold.held, await hold.release(), hold.lost_reason) == (False, False, None)
+        assert await (await waiting[0]).release()
+        assert await (await waiting[1]).release()
+        assert await free(on)
+
+
+@virtual_single
+async def test_a_hold_that_is_released_while_it_collects_keeps_nothing(on: Nodes) -> None:
+    async with on.connect(prefix="x:{") as locks:
+        held = await locks.lock("n").acquire()
+        collecting = start(locks.multi_lock("m", "n").acquire())
+        await asyncio.sleep(0.05)
+        (half,) = [lease for lease in locks.leases() if lease is not held]
+        assert isinstance(half, asynclock.MultiLease)
+        assert [*half.fences] == ["m"]
+        assert await half.release()
+        await held.release()
+        whole = await collecting
+        assert (whole is half, whole.held, [*whole.fences]) == (True, False, [*"mn"])
+        assert [[*part.fences] for part in whole.leases] == [["m"], ["n"]]
+        assert await whole.release() is False
+        assert not locks.leases()
+        assert await free(on)
+
+
+@virtual_single
 async def test_its_parts_keep_a_hold(on: Nodes) -> None:
     async with two_leases(on) as (hold, locks):
         parts = hold.leases
@@ -255,3 +290,20 @@ async def test_a_hold_that_a_stack_only_leaves_is_released(on: Nodes) -> None:
         assert not hold.held
         assert await hold.release(), "it was held until the stack left it"
     assert not on.locks.statistics().held
+
+
+@virtual_single
+async def test_a_loss_between_two_leases_is_not_that_of_the_first(on: Nodes) -> None:
+    lock = on.locks.lock("a", handoff="strict")
+    lease = await lock.acquire()
+    waiting = start(lock.acquire())
+    await asyncio.sleep(0.05)
+    await on.nodes[0].command("DEL", "asynclock:a")
+    on.slow(0.2)
+    extending = start(lease.extend())
+    await asyncio.sleep(0.01)
+    assert await lease.release()
+    with pytest.raises(asynclock.LeaseLostError):
+        await extending
+    assert lease.lost_reason is None
+    await (await waiting).release()

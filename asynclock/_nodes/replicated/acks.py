@@ -362,12 +362,13 @@ class AckedLink(Link):
             self.send(REPLICATION, sink, 0)
 
     def _hear(self, command: Command, answer: Any) -> None:
-        if not grants(command, answer):
+        # `settle` tells of a grant, once it is acknowledged.
+        if not needs_acks(command, answer):
             super()._hear(command, answer)
 
     def _answered(self, command: Command, sink: Sink, index: int, answer: Any) -> None:
         """Hold a grant back until it is acknowledged; pass everything else on."""
-        if not grants(command, answer):
+        if not needs_acks(command, answer):
             sink.on_reply(index, answer)
             return
         self._held.append((sink, index, answer, command))
@@ -430,8 +431,8 @@ def _unsupported(failure: Failure) -> Failure:
     return failure
 
 
-def grants(command: Command, reply: Any) -> bool:
-    """Return whether a node did what must be acknowledged; some replies begin with marks."""
+def needs_acks(command: Command, reply: Any) -> bool:
+    """Return whether replicas must acknowledge what the node did; some replies begin with marks."""
     match reply:
         case [int(), list(parsed), int()] if command.op == BATCH:
             return any(map(granted, parsed[len(parsed) - len(command.claims) :]))
