@@ -135,8 +135,7 @@ def test_of_rivals_that_try_at_once_one_wins(kind: str, size: int, fail: str) ->
 
 
 @pytest.mark.parametrize(
-    ("size", "fail", "delays"),
-    [(3, "", near_one), (4, "kill", near_one), (4, "kill", anywhere)],
+    ("size", "fail", "delays"), [(3, "", near_one), (4, "kill", near_one), (4, "kill", anywhere)]
 )
 def test_rivals_that_wait_soon_have_all_permits(size: int, fail: str, delays: Any) -> None:
     """Those that hop from slot to slot together don't split vote after vote."""
