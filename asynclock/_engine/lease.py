@@ -367,6 +367,7 @@ def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
             continue
         if hold and asyncio.get_running_loop() is not engine.multiplexer.loop:
             check_loop(lease)
+        lease._outcome = True  # it ends once: an observer that is told of its end may release it
         if now >= grant.valid_until:
             held = False
         elif len(grant.leases) > 1:

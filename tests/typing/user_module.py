@@ -79,12 +79,9 @@ async def every_lock() -> None:
     await any_lock(book.write())
 
 
-def left(*leases: AnyLease) -> float:
-    return min(lease.remaining() for lease in leases)
-
-
 def every_lease(one: Lease, many: MultiLease, nested: ReentrantLease) -> None:
-    assert_type(left(one, many, nested), float)
+    leases: tuple[AnyLease, ...] = (one, many, nested)
+    assert_type(min(lease.remaining() for lease in leases), float)
 
 
 async def held() -> Lease:
