@@ -220,7 +220,11 @@ class Attempt(Vote):
             self._verdict.set_result(None)
 
     def conclude(self) -> bool:
-        """Clean up once the verdict is certain, and return whether the lease was won in time."""
+        """Return whether the lease was won in time, once the verdict is certain, and clean up.
+
+        A request that won removes its ticket where it still waits. One that lost keeps a ticket,
+        and releases the name on each node that has not refused.
+        """
         context = self._context
         if not self.outage:
             context.no_quorum_since = 0.0

@@ -69,8 +69,8 @@ class Ask:
     spec: LockSpec
     ttl: float
     waits: tuple[Word, ...] = ()
-    """Arguments of an acquire that waits if it is refused; () if this one doesn't. A ticket's words
-    take their place."""
+    """Arguments of an acquire that waits if it is refused; () if this one doesn't. With one word a
+    node makes a ticket named after the owner (`Attempt.conclude`); a ticket has more words."""
     ticket: Ticket | None = None
     """The caller's place in the queue; None if it has none."""
     first: bool = True

@@ -89,7 +89,8 @@ class ServerNode(Node):
 
     in_cluster = False
     lack: Failure | None = None
-    """The error that the node gave as its last answer, such as OOM; None if it voted."""
+    """The error that the node gave as its last answer, such as OOM; None if it voted. The node is
+    asked all the same, and its state stays "up"."""
     lack_of_renewal = False
     """Whether it gave that error to a renewal."""
 

@@ -118,7 +118,8 @@ class MultiLease(Lease):
 
     `part` is "": `fences` names the parts, and `fence` is the highest of them. Each permit, and on
     a Cluster each name, has an owner of its own; `owner` is that of the first one. The loss of any
-    part ends the hold.
+    part ends the hold. So does the release of one part alone; the others are then kept until the
+    hold is released, too, which returns False.
     """
 
     __slots__ = ("_names", "_whole")

@@ -155,7 +155,8 @@ class SemaphorePermits(Acquirable[MultiLease]):
     until there are enough, so small requests can't starve a large one: it competes for each permit
     that is released. While it waits, the permits that it has already are idle. Of several large
     requests, in all processes, only one collects at a time, so two of them never wait for each
-    other's permits.
+    other's permits. A task that holds some of the permits and asks for more than are left waits
+    for itself until its timeout: only if it holds all of them it gets AlreadyHeldError.
     """
 
     __slots__ = ("_gate", "_semaphore", "permits")
