@@ -168,11 +168,9 @@ class Lease(_settings.Answering):
                     grant.wants(usual)  # unless another call has extended it meanwhile
         if failures:
             nodes = engine.multiplexer.nodes
-            raise QuorumUnavailableError(
-                f"too few nodes answered to extend {self.name!r}",
-                name=self.name,
-                nodes={nodes[i].address: failure.cause for i, failure in failures.items()},
-            )
+            causes = {nodes[i].address: failure.cause for i, failure in failures.items()}
+            text = f"too few nodes answered to extend {self.name!r}: {refusals.listed(causes)}"
+            raise QuorumUnavailableError(text, name=self.name, nodes=causes)
 
     async def check(self) -> bool:
         """Return whether the nodes still keep the lease for us, without renewing it.
@@ -340,7 +338,7 @@ def enter(lease: L) -> L:
             finally:
                 let_go(lease, hold=True)  # the body doesn't begin, so nothing else would end it
     if lease._body is not None:
-        raise RuntimeError("this lease has been entered already")
+        raise RuntimeError(f"the lease on {lease.name!r} has been entered already")
     body = Interruption()
     if body.task.get_loop() is not lease._engine.multiplexer.loop:
         check_loop(lease)  # a loss could not end a body there

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from collections.abc import Mapping
+from itertools import starmap, takewhile
 
 from .. import _clock
 from .._nodes.replicated.acks import UNSUPPORTED
@@ -137,7 +138,7 @@ def hopeless(vote: Vote) -> ConfigurationError:
     """Return the error for permanent failures that rule out a quorum."""
     unsupported = any(failure.code == UNSUPPORTED for failure in vote.failures.values())
     kind = UnsupportedDeploymentError if unsupported else ConfigurationError
-    return kind(f"{vote.name!r} can't {vote.NEVER} here: {_listed(vote)}", name=vote.name)
+    return kind(f"{vote.name!r} can't {vote.NEVER} here: {listed(vote.causes())}", name=vote.name)
 
 
 def outage(vote: Vote) -> QuorumUnavailableError:
@@ -147,13 +148,13 @@ def outage(vote: Vote) -> QuorumUnavailableError:
     did = "of the nodes that answered may vote yet" if guarded else "nodes answered"
     until = f"; a quorum may in {barred:.1f} s" if barred else ""
     return QuorumUnavailableError(
-        f"too few {did} to {vote.AIM} {vote.name!r}{until}: {_listed(vote)}",
+        f"too few {did} to {vote.AIM} {vote.name!r}{until}: {listed(vote.causes())}",
         name=vote.name,
         nodes=vote.causes(),
         retry_after=max(1.0, barred),
     )
 
 
-def _listed(vote: Vote) -> str:
-    causes = vote.causes().items()
-    return "; ".join(f"{node}: {cause}" for node, cause in causes) or "no node answered"
+def listed(causes: Mapping[str, str]) -> str:
+    """Return the causes at the nodes in words."""
+    return "; ".join(starmap("{}: {}".format, causes.items())) or "no node answered"

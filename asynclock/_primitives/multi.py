@@ -165,7 +165,9 @@ class MultiLease(Lease):
         return body.task if body else None
 
     async def detach(self) -> bytes:
-        """Raise ConfigurationError: only leases of `lock` and `fair_lock` can be detached."""
+        """Raise ConfigurationError, except for one of the `leases` of a Cluster's `multi_lock`."""
+        if self._whole is not None:
+            return await super().detach()
         name = self._grants[0][0].spec.name
         raise ConfigurationError(NOT_DETACHED.format(name), name=name)
 

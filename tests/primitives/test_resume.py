@@ -191,10 +191,11 @@ async def test_what_is_no_ticket_of_this_manager(on: Nodes) -> None:
             await others.resume(ticket)
     assert await (await on.locks.resume(ticket)).release()
     async with on.locks.multi_lock("a", "b") as several:
-        with pytest.raises(asynclock.ConfigurationError, match="'a, b' can't be detached"):
-            await several.detach()
-    for one in (on.locks.semaphore("s", 2), on.locks.rwlock("s").read()):
-        async with one as lease:
+        for one in (several, *several.leases):
+            with pytest.raises(asynclock.ConfigurationError, match="'a, b' can't be detached"):
+                await one.detach()
+    for lock in (on.locks.semaphore("s", 2), on.locks.rwlock("s").read()):
+        async with lock as lease:
             with pytest.raises(asynclock.ConfigurationError, match="'s' can't be detached"):
                 await lease.detach()
     async with on.locks.lock("a" * 9000) as lease:
