@@ -90,7 +90,10 @@ METHODS_HERE = {
         "lock(name).acquire(), or enter the lock with a `with` block; a read-write lock has the "
         "sides read() and write(), an election of asyncio campaign(), other kinds wait()",
     ),
-    **_each("acquire_nowait tryLock try_acquire try_lock", "lock(name).try_acquire()"),
+    **_each(
+        "acquire_nowait tryLock try_acquire try_lock",
+        "try_acquire() of lock(name), or of read() or write() of rwlock(name)",
+    ),
     **_each("createLock create_lock getLock get_lock mutex redlock", "lock(name)"),
     **_each("getFairLock get_fair_lock", "fair_lock(name)"),
     **_each("rlock reentrant", "reentrant_lock(name)"),

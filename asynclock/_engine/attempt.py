@@ -243,13 +243,14 @@ class Attempt(Vote):
             told = [one for one in self.refused.values() if one.number]
             self.ticket.settle(told, enough=enough)
             self.ticket.unsettled |= untold
-        if self.refused:
-            self._remember()
+        self.remember()
         self.abandon(self.ticket, again=not self.cut)
         return False
 
-    def _remember(self) -> None:
-        """Note what the refusals tell about how long the name is held."""
+    def remember(self) -> None:
+        """Note that others have the name until now, and what the refusals tell about that."""
+        if not self.refused:
+            return
         now, spec, ticket = _clock.now(), self.spec, self.ticket
         known = self._context.paces.of(spec.pace_key)
         if spec.queue and spec.permits == 1 and not spec.phased:

@@ -88,7 +88,8 @@ class Lease(_settings.Answering):
 
     def __repr__(self) -> str:
         state = "held" if self.held else (self.lost_reason or "released")
-        return f"<Lease {self.name!r} fence={self.fence} {state}>"
+        part = f" part={self.part!r}" if self.part else ""
+        return f"<Lease {self.name!r}{part} fence={self.fence} {state}>"
 
     @property
     def ttl(self) -> float:
@@ -286,7 +287,7 @@ class Lease(_settings.Answering):
         entered, ConfigurationError in another event loop than the manager's.
         """
         if self._body is None:
-            raise RuntimeError("this lease is not entered")
+            raise RuntimeError(f"the lease on {self.name!r} is not entered: use `async with` first")
         live(self)
         self._body.move()
 
@@ -338,7 +339,8 @@ def enter(lease: L) -> L:
             finally:
                 let_go(lease, hold=True)  # the body doesn't begin, so nothing else would end it
     if lease._body is not None:
-        raise RuntimeError(f"the lease on {lease.name!r} has been entered already")
+        twice = "has been entered already: enter each lease once, or use reentrant_lock"
+        raise RuntimeError(f"the lease on {lease.name!r} {twice}")
     body = Interruption()
     if body.task.get_loop() is not lease._engine.multiplexer.loop:
         check_loop(lease)  # a loss could not end a body there

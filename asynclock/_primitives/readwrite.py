@@ -222,7 +222,8 @@ class ReadWriteLock(Named):
         """Raise an error unless `lease` is held and belongs to this side of this lock."""
         ours = isinstance(lease, Lease) and lease._engine is self._engine
         if not ours or (lease.name, lease.part) != (side.name, side.part):
-            raise ConfigurationError(f"{lease!r} is no lease to {side.part} {side.name!r} here")
+            needs = f"a lease that {side.part}() of this manager's rwlock({side.name!r}) gave"
+            raise ConfigurationError(f"this needs {needs}, not {lease!r}")
         if not lease.held:
             raise loss_error(lease)
         if any(grant.spec.keys != side.keys for grant in grants_of(lease)):

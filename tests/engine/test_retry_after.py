@@ -43,7 +43,6 @@ async def looping(wish: Any, body: float, tasks: int = 1) -> AsyncIterator[None]
 
 async def advice(wish: Any, timeout: float) -> float | None:
     """Return what a refusal advises; None if the call got the name."""
-    refused = None
     try:
         async with wish.acquire(timeout=timeout):
             return None
@@ -94,6 +93,14 @@ async def test_a_long_body_is_asked_for_seldom(on: Nodes, kind: str, ttl: float)
             await asyncio.sleep(pause)
         assert calls < 25
         assert now() < ends + 8.0
+
+
+@each_kind
+@virtual
+async def test_the_time_of_a_wait_counts(on: Nodes, kind: str) -> None:
+    async with on.connect() as holder, held_by(kind, holder):
+        chance(on.locks, lambda: 0.0)
+        assert await advice(KINDS[kind](on.locks), 0.5) == pytest.approx(0.5, abs=0.02)
 
 
 @virtual

@@ -35,9 +35,7 @@ async def test_start_and_close(binary):
         info = str(await server.command("INFO", "server"))
         assert f"process_id:{server.pid}" in info
         folder = server.folder
-    assert not server.alive
-    assert not answers(server)
-    assert not folder.exists()
+    assert (server.alive, answers(server), folder.exists()) == (False, False, False)
 
 
 async def test_kill_refuses_connections_and_restart_keeps_the_port(binary):
@@ -45,8 +43,7 @@ async def test_kill_refuses_connections_and_restart_keeps_the_port(binary):
         await server.command("SET", "a", "1")
         pid, port = server.pid, server.port
         await server.kill()
-        assert not server.alive
-        assert not answers(server)
+        assert (server.alive, answers(server)) == (False, False)
         with pytest.raises(ConnectionRefusedError):
             await server.command("PING")
         await server.restart()
