@@ -17,6 +17,7 @@ from . import _clock
 from ._inspect.survey import ask
 from ._nodes.deployment import is_cluster
 from ._nodes.endpoint import Endpoint, as_options, spelled
+from ._nodes.fleet import NAMED, digest
 from ._nodes.handshake import (
     RECORD_KEY,
     RECORD_RETENTION,
@@ -24,7 +25,6 @@ from ._nodes.handshake import (
     record_in,
     telling_record,
 )
-from ._nodes.multiplexer import NAMED, digest
 from ._nodes.node import HALF_OPEN, Node
 from ._nodes.wire import Command, Failure
 from ._primitives.register import Register

@@ -100,7 +100,7 @@ class ReadWriteLock(Named):
     Each reader has its own lease with its own renewal. Readers and writers take turns: while a
     writer waits, no new reader gets in, and after a writer all readers that waited go before the
     next one. So neither side starves: a reader waits for one writer at most, and a writer for the
-    writers before it and one round of readers for each (docs/guarantees.md). A task that reads must
+    writers before it and one round of readers for each (docs/primitives.md). A task that reads must
     release before it writes, and the other way round: inside an `async with` of one side, waiting
     for the other side raises AlreadyHeldError.
 

@@ -15,8 +15,8 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
+from .._nodes.fleet import FLEET
 from .._nodes.handshake import NO_USE, OLDEST
-from .._nodes.multiplexer import FLEET
 from .._nodes.wire import UNREADABLE, Failure, is_sentinel, major_minor
 from .._rules.nodeset import NOTHING, OPEN, SETTLED, NodeSet, shown
 from .._rules.quorum import majority

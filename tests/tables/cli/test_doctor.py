@@ -12,8 +12,8 @@ import pytest
 
 from asynclock import _clock, cli
 from asynclock._nodes.endpoint import Endpoint
+from asynclock._nodes.fleet import NAMED, digest
 from asynclock._nodes.handshake import HandshakeError
-from asynclock._nodes.multiplexer import NAMED, digest
 from asynclock._nodes.replicated.acks import Acks
 from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import KINDS
