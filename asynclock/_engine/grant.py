@@ -44,7 +44,7 @@ class Interruption:
     anyio scope doesn't work here, because it must be left in the task that entered it.
     """
 
-    __slots__ = ("_before", "_handle", "_interrupted", "left", "task")
+    __slots__ = ("_before", "_handle", "_interrupted", "ended", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -54,7 +54,7 @@ class Interruption:
         self._before = task.cancelling()
         self._handle: asyncio.Handle | None = None
         self._interrupted = False
-        self.left: bool = False
+        self.ended: bool = False
         """Whether the body has ended."""
 
     def move(self) -> None:
@@ -65,10 +65,10 @@ class Interruption:
         self.task, self._before = task, task.cancelling()
 
     def interrupt(self) -> None:
-        """Cancel what the body awaits, in the next round of the loop, unless the body was left."""
+        """Cancel what the body awaits, in the next round of the loop, unless the body has ended."""
         # Not at once: the body itself may be running now, and may end before that. Its end may be
         # what notices the loss.
-        if self._handle is None and not self.left:
+        if self._handle is None and not self.ended:
             self._handle = asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -77,7 +77,7 @@ class Interruption:
 
     def leave(self, kind: type[BaseException] | None) -> bool:
         """Note that the body has ended with `kind`; return whether this interruption ended it."""
-        self.left = True
+        self.ended = True
         if self._handle is None:
             return False
         self._handle.cancel()
@@ -153,7 +153,7 @@ class Grant:
 
     def inside(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` runs a body of a lease, so that it would wait for itself."""
-        return any(body.task is task and not body.left for body in self.bodies)
+        return any(body.task is task and not body.ended for body in self.bodies)
 
     # leases
 
@@ -176,7 +176,7 @@ class Grant:
     def left_by(self, lease: Any) -> None:
         """End one of several leases. If all others were dropped, the grant ends with its ttl."""
         self.leases = tuple(reference for reference in self.leases if reference() is not lease)
-        self.bodies = tuple(body for body in self.bodies if not body.left)
+        self.bodies = tuple(body for body in self.bodies if not body.ended)
         if self.lease is None:
             self.stop_renewing()
 
@@ -453,7 +453,7 @@ class Reservation:
         self._alone = count == 1
         self._previous: list[int] = []
         self._quorum = nodes.quorum
-        self._left = len(nodes.nodes)
+        self._missing = len(nodes.nodes)
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._m = grant.reserve(count, self._done)
         command = grant.spec.write_back(grant.owner, self._m, context.retention)
@@ -467,8 +467,8 @@ class Reservation:
             self._previous.append(parsed.counter)
             if len(self._previous) == self._quorum:
                 self._claim(max(self._previous))
-        self._left -= 1
-        if not self._left:
+        self._missing -= 1
+        if not self._missing:
             self._finish()
 
     def _claim(self, highest: int) -> None:

@@ -508,8 +508,8 @@ class Check(Vote):
         self._multiplexer = engine.multiplexer
         self.grant: Grant = grant
         self._sent = _clock.now()
-        self._left = len(self._nodes)
-        self._missing = 0
+        self._missing = len(self._nodes)
+        self._lacking = 0
         self.votes: int = 0
         """Number of nodes that keep the grant for us, as far as their votes count."""
         self.decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -518,7 +518,7 @@ class Check(Vote):
     @property
     def gone(self) -> bool:
         """Whether the nodes that lack the key leave no quorum that can have it."""
-        return len(self._nodes) - self._missing < self._quorum
+        return len(self._nodes) - self._lacking < self._quorum
 
     def on_reply(self, index: int, reply: Any) -> None:
         """Count the reply of node `index`."""
@@ -526,13 +526,13 @@ class Check(Vote):
         if type(parsed) is Failure:
             self.failures[index] = parsed
         elif not parsed:
-            self._missing += 1
+            self._lacking += 1
         elif self._multiplexer.counts(index, self._sent, self.grant.voters):
             self.votes += 1
         else:
             self.failures[index] = QUARANTINED
-        self._left -= 1
-        decided = self.votes >= self._quorum or self.gone or not self._left
+        self._missing -= 1
+        decided = self.votes >= self._quorum or self.gone or not self._missing
         if decided and not self.decided.done():
             self.decided.set_result(self.votes >= self._quorum)
 

@@ -194,7 +194,7 @@ class Renewals:
 
     # keys that a node lacks
 
-    def missing(self, grant: Grant, index: int) -> None:
+    def lacking(self, grant: Grant, index: int) -> None:
         """Put the key of `grant` back on node `index`, which replied that it lacks the key.
 
         This does nothing unless the node forgot the key, or had no vote when the others were asked.
@@ -320,7 +320,7 @@ class Extension:
 
     def __post_init__(self) -> None:
         self._nodes = self._renewals.multiplexer
-        self._left = len(self._nodes.nodes)
+        self._missing = len(self._nodes.nodes)
         self._stood_still = self._nodes.stood_still
         self._votes = [[0, 0] for _ in self._grants]
         self._failures: dict[int, Failure] = {}
@@ -332,8 +332,8 @@ class Extension:
             self._failures[index] = parsed
         else:
             self._count(index, parsed)
-        self._left -= 1
-        if not self._left:
+        self._missing -= 1
+        if not self._missing:
             for grant, votes in zip(self._grants, self._votes, strict=True):
                 if self._open(votes):
                     self._renewals.undecided(grant)
@@ -360,7 +360,7 @@ class Extension:
                 if votes[1] == len(self._nodes.nodes) - quorum + 1:
                     renewals.gone(grant)
                 elif grant.alarm:
-                    renewals.missing(grant, index)
+                    renewals.lacking(grant, index)
             settled += not self._open(votes)
         if settled == len(self._grants):
             self._tell()

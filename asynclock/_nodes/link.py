@@ -448,13 +448,13 @@ class Patience:
     is called after at most LATE_TIMER_FACTOR limits' worth of checks, also if all are late.
     """
 
-    __slots__ = ("_counted", "_due", "_left", "_over", "_pause", "_timer")
+    __slots__ = ("_checks", "_counted", "_due", "_over", "_pause", "_timer")
 
     def __init__(self, seconds: float, over: Callable[[], None]) -> None:
         self._over = over
         self._pause = seconds / NEEDED_CHECKS
         self._counted = 0
-        self._left = LATE_TIMER_FACTOR * NEEDED_CHECKS
+        self._checks = LATE_TIMER_FACTOR * NEEDED_CHECKS
         self._arm()
 
     def cancel(self) -> None:
@@ -466,9 +466,9 @@ class Patience:
         self._timer = loop.call_later(self._pause, self._check, context=Context())
 
     def _check(self) -> None:
-        self._left -= 1
+        self._checks -= 1
         self._counted += _clock.now() - self._due <= self._pause
-        if self._counted == NEEDED_CHECKS or not self._left:
+        if self._counted == NEEDED_CHECKS or not self._checks:
             self._over()
         else:
             self._arm()

@@ -105,7 +105,7 @@ class Round(Vote):
         """Whether the time ended while enough nodes might still have answered."""
         self.on_forgotten: Callable[[], None] | None = None
         """Called if a reply after the decision shows that a node has forgotten the value."""
-        self.left = len(self._nodes)
+        self.missing = len(self._nodes)
         self.granted: list[Stored] = []
         self.promised = 0
         """The highest number that a refusing node has promised to another client."""
@@ -126,7 +126,7 @@ class Round(Vote):
             self._empty[index] = (parsed.now - kept * 1_000_000, parsed)
         else:
             self.granted.append(parsed)
-        self.left -= 1
+        self.missing -= 1
         self._believe()
         if not self.decided.done():
             self._judge()
@@ -144,17 +144,17 @@ class Round(Vote):
 
     def _judge(self) -> None:
         sure, unsure = len(self.granted), len(self._empty)
-        count = countable(len(self._nodes), sure=sure, unsure=unsure, left=self.left)
+        count = countable(len(self._nodes), sure=sure, unsure=unsure, missing=self.missing)
         if count > sure:
             self.granted += (one for _, one in self._empty.values())
-        elif not self.left:
+        elif not self.missing:
             self.failures |= dict.fromkeys(self._empty, FORGETFUL)
-        if count >= self._quorum or sure + unsure + self.left < self._quorum or not self.left:
+        if count >= self._quorum or sure + unsure + self.missing < self._quorum or not self.missing:
             self.decided.set_result(None)
 
     def expire(self, before: Mapping[int, Failure]) -> None:
         """End the round: missing nodes count as failed, with their cause from `before` if any."""
-        self.cut_short = len(self.granted) + self.left >= self._quorum
+        self.cut_short = len(self.granted) + self.missing >= self._quorum
         self.failures |= dict.fromkeys(self._empty, FORGETFUL)
         for index in range(len(self._nodes)):
             if index not in self._answered:

@@ -182,11 +182,11 @@ class Latch(_Shared):
                 done[ticket] = step
             return json.dumps([self.count, done])
 
-        return self._left(await self._register.change(change, deadline_of(timeout)))
+        return self._remaining(await self._register.change(change, deadline_of(timeout)))
 
     async def remaining(self, *, timeout: float | None = None) -> int:
         """Return the number of counts that remain. Raises the same errors as `count_down`."""
-        return self._left(await self._register.read(deadline_of(timeout)))
+        return self._remaining(await self._register.read(deadline_of(timeout)))
 
     async def wait(self, *, timeout: float | None = None) -> bool:
         """Wait until nothing remains. Return True, or False after `timeout` seconds.
@@ -194,11 +194,11 @@ class Latch(_Shared):
         Raises the same errors as `count_down`. Cancelling this call changes nothing.
         """
         found = await self._register.until(
-            lambda value: True if self._left(value) == 0 else None, deadline_of(timeout)
+            lambda value: True if self._remaining(value) == 0 else None, deadline_of(timeout)
         )
         return bool(found)
 
-    def _left(self, value: str | None) -> int:
+    def _remaining(self, value: str | None) -> int:
         return max(0, self.count - sum(self._done(value).values()))
 
     def _done(self, value: str | None) -> dict[str, int]:

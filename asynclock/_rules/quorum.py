@@ -125,12 +125,12 @@ def surely_empty(since: float, newest: int) -> bool:
     return since + SLACK <= newest
 
 
-def countable(size: int, *, sure: int, unsure: int, left: int) -> int:
+def countable(size: int, *, sure: int, unsure: int, missing: int) -> int:
     """Return how many of the answers so far count towards a majority of `size` nodes.
 
     `unsure` nodes may have forgotten a value. They count only when no more answers can come: if
     every node has answered, or if no answer is sure, as in a deployment that was just started.
     """
-    if not left and (sure + unsure == size or not sure):
+    if not missing and (sure + unsure == size or not sure):
         return sure + unsure
     return sure

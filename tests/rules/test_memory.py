@@ -53,7 +53,7 @@ def readings(world: World, up: tuple[int, ...], rule: Rule) -> set[int]:
 
 
 def ours(size: int, sure: int, unsure: int, left: int) -> int:
-    return countable(size, sure=sure, unsure=unsure, left=left)
+    return countable(size, sure=sure, unsure=unsure, missing=left)
 
 
 def naive(size: int, sure: int, unsure: int, left: int) -> int:

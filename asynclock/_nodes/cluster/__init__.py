@@ -448,7 +448,7 @@ class RoutedCommand:
         "_cluster",
         "_command",
         "_index",
-        "_left",
+        "_redirects",
         "_released",
         "_sent",
         "_shard",
@@ -471,7 +471,7 @@ class RoutedCommand:
         self._command = command.behind(CACHING) if arm else command
         self._sink = sink
         self._index = index
-        self._left = MOST_REDIRECTS
+        self._redirects = MOST_REDIRECTS
         self._released = False
         """Whether a release of the same owner was sent after this command, or instead of it."""
         self._sent = now = _clock.now()
@@ -545,12 +545,12 @@ class RoutedCommand:
                 self._answer(lack)
         elif self._released:
             self._answer(GIVEN_UP)
-        elif not self._left or _clock.now() >= self.until:
+        elif not self._redirects or _clock.now() >= self.until:
             self.fail(failure)
         elif failure.code == "TRYAGAIN":
             cluster.parked.keep(self, TRY_AGAIN, self.go)
         else:
-            self._left -= 1
+            self._redirects -= 1
             self._follow(failure, shard)
 
     def _follow(self, failure: Failure, shard: ServerNode) -> None:
