@@ -17,6 +17,7 @@ from .._rules.validity import Facts, StandStill
 from ..errors import ConfigurationError
 from .fleet import SetGuard
 from .node import NOT_AFTER_GRACE, Node
+from .server import ServerNode
 from .wakeup import Wakeups
 from .wire import Command, Failure, Sink
 
@@ -44,10 +45,11 @@ class Multiplexer:
         self.most_leases = most_leases
         """Maximum number of leases in one renewal command. 1 on a Cluster: there all commands have
         one name."""
-        self.home: Any = getattr(nodes[0], "home", None) if len(nodes) == 1 else None
+        self.home: Callable[[Sequence[str]], ServerNode | None] | None
+        self.home = getattr(nodes[0], "home", None) if len(nodes) == 1 else None
         """Returns the server of these keys; None unless a Cluster is the only node."""
-        self.look_again: Any = getattr(nodes[0], "look_again", None)
-        """Lets a Cluster, the first node, read its view again; None without one."""
+        self.look_again: Callable[[], None] = getattr(nodes[0], "look_again", lambda: None)
+        """Lets a Cluster, the first node, read its view again."""
         self.wakeups: Wakeups = Wakeups(len(self.nodes), self.quorum)
         self.on_stood_still: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds for which our own clock stood still."""

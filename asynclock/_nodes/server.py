@@ -442,8 +442,8 @@ class ServerNode(Node):
     def on_answer(self, command: Command, answer: Any) -> None:
         """Note the error that the node gave instead of a vote or a renewal, or that it is over.
 
-        A Failure without a code is no answer; any reply but an error is a vote. A renewal ends only
-        an error of renewals: a server without memory refuses acquires, but renews.
+        A Failure without a code is no answer; any reply but an error is a vote. A renewal that
+        succeeds clears only errors of renewals: a server without memory renews, but grants nothing.
         """
         batch, renewal = command.op == BATCH, command.op == EXTEND
         match answer:

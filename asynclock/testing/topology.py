@@ -302,7 +302,7 @@ class RedisCluster(Topology):
     async def _arrange(self) -> None:
         """Cancel unfinished moves of slots.
 
-        Only the node itself shows that it is moving a slot, so the views would never agree.
+        Only the node that moves a slot lists the move, so the servers' views would differ forever.
         """
         for server in self.servers:
             for slot in _moving(await server.command("CLUSTER", "NODES")):

@@ -284,7 +284,7 @@ class ClusterNode(Node):
     async def _open(
         self, address: Address, endpoint: Endpoint, node: WatchedNode, limit: float
     ) -> tuple[Link, Facts]:
-        # Not before the first confirmation: until then the age of a mark proves nothing.
+        # Wait until the primary is confirmed: before that, the age of its mark proves nothing.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await node.confirmation()
