@@ -243,11 +243,11 @@ class Attempt(Vote):
             told = [one for one in self.refused.values() if one.number]
             self.ticket.settle(told, enough=enough)
             self.ticket.unsettled |= untold
-        self.remember()
+        self._remember()
         self.abandon(self.ticket, again=not self.cut)
         return False
 
-    def remember(self) -> None:
+    def _remember(self) -> None:
         """Note that others have the name until now, and what the refusals tell about that."""
         if not self.refused:
             return
@@ -261,7 +261,8 @@ class Attempt(Vote):
             known.waits(ticket.id, ticket.rank, now)
 
     def retry_after(self) -> float:
-        """Return the seconds after which another try makes sense, for a vote lost to others."""
+        """Return the seconds after which another try makes sense; others have the name until now."""
+        self._remember()
         if self.remaining and rests(self.holder):
             return self.remaining
         known, random = self._context.paces.of(self.spec.pace_key), self._context.random()

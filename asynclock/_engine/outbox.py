@@ -35,7 +35,6 @@ from .._nodes.wire import (
     Command,
     Failure,
     Word,
-    head,
     pack,
     told_by,
 )
@@ -386,17 +385,8 @@ class Batch:
         command: BatchCommand
         if self.home is not None:
             more = pack((ms(self.ttl), *self._limits, *self.waits))[4:] if asks else b""
-            words = 5 + len(self.waits) if asks else 0
-            each = [
-                head(one.spec.script, one.spec.release_keys, RELEASE, 1) + pack((one.owner,))[4:]
-                for one in given_up
-            ]
-            each += [
-                head(one.spec.script, one.spec.all_keys, ACQUIRE, words)
-                + pack((one.owner,))[4:]
-                + more
-                for one in asks
-            ]
+            each = [one.spec.packed(RELEASE, one.owner) for one in given_up]
+            each += [one.spec.packed(ACQUIRE, one.owner, 4 + len(self.waits), more) for one in asks]
             command = BatchCommand(None, (), (BATCH,), owners, singles)
             command.size, command.packed = len(each), b"".join(each)
         else:

@@ -43,7 +43,6 @@ def refused(attempt: Attempt, *, waited: bool) -> NotAcquiredError:
     holder, ballot = label(attempt.holder), attempt.ballot
     kind, text = NotAcquiredError, ""
     if waited:
-        attempt.remember()  # until now the name was not left to us
         kind, text = AcquireTimeoutError, "was not free in time; it "
     return kind(
         f"{attempt.spec.name!r} {text}{had(attempt.holder, attempt.remaining)}",

@@ -26,6 +26,8 @@ from .._nodes.wire import (
     Failure,
     Script,
     Word,
+    head,
+    pack,
     reader,
     too_far,
 )
@@ -120,6 +122,11 @@ class LockSpec:
             ticket += (0, owner, 0, 0)[len(ticket) :]
         args = ("acquire", owner, ms(ttl), floor, not_after, retention, *ticket, *self.exempt)
         return Command(self.script, self.all_keys, args)
+
+    def packed(self, op: str, owner: str, words: int = 0, more: bytes = b"") -> bytes:
+        """Pack a release, or an acquire with `words` words in `more`, for a bundle."""
+        keys = self.release_keys if op == RELEASE else self.all_keys
+        return head(self.script, keys, op, 1 + words) + pack((owner,))[4:] + more
 
     def restore(
         self, owner: str, ttl: float, fence: int, not_after: int, retention: int
