@@ -261,7 +261,7 @@ class Attempt(Vote):
             known.waits(ticket.id, ticket.rank, now)
 
     def retry_after(self) -> float:
-        """Return the seconds after which another try makes sense; others have the name until now."""
+        """Return the seconds after which another try makes sense; till now others have the name."""
         self._remember()
         if self.remaining and rests(self.holder):
             return self.remaining
