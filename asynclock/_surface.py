@@ -7,14 +7,14 @@ from ._engine.engine import NodeHealth, Statistics
 from ._engine.inspection import Inspection, NodeView, Waiter
 from ._engine.lease import Lease
 from ._primitives.base import AnyLease, AnyLock
-from ._primitives.election import Election, Leader, Term
 from ._primitives.lock import FairLock, Lock
 from ._primitives.multi import MultiLease, MultiLock
-from ._primitives.once import Once, Run
 from ._primitives.readwrite import ReadLock, ReadWriteLock, WriteLock
 from ._primitives.reentrant import ReentrantLease, ReentrantLock
 from ._primitives.semaphore import Semaphore, SemaphorePermits
-from ._primitives.shared import Barrier, Latch, SharedEvent
+from ._primitives.shared.election import Election, Leader, Term
+from ._primitives.shared.once import Once, Run
+from ._primitives.shared.states import Barrier, Latch, SharedEvent
 from .errors import (
     AcquireTimeoutError,
     AlreadyHeldError,

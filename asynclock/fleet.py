@@ -27,7 +27,7 @@ from ._nodes.handshake import (
 )
 from ._nodes.node import HALF_OPEN, Node
 from ._nodes.wire import Command, Failure
-from ._primitives.register import Register
+from ._primitives.shared.register import Register
 from ._rules.nodeset import NOTHING, OPEN, SETTLED, Kept, Names, NodeSet
 from ._rules.validity import Trust, quarantine
 from ._settings import ConnectSettings

@@ -25,16 +25,16 @@ from ._nodes.multiplexer import Multiplexer
 from ._nodes.node import NodeSettings
 from ._nodes.replicated.acks import Acks
 from ._primitives.base import Defaults, HoldSettings, LockSettings, MutexSettings, WaitSettings
-from ._primitives.election import Election
 from ._primitives.kinds import SCRIPTS
 from ._primitives.lock import FairLock, Lock, fair_spec, spec
 from ._primitives.multi import MultiLock
-from ._primitives.once import Once
 from ._primitives.readwrite import ReadWriteLock
 from ._primitives.reentrant import ReentrantLock
-from ._primitives.register import DEFAULT_KEEP
 from ._primitives.semaphore import Semaphore
-from ._primitives.shared import Barrier, Latch, SharedEvent
+from ._primitives.shared.election import Election
+from ._primitives.shared.once import Once
+from ._primitives.shared.register import DEFAULT_KEEP
+from ._primitives.shared.states import Barrier, Latch, SharedEvent
 from ._primitives.synchronized import P, R, synchronized
 from ._process import Background
 from ._rules import validity

@@ -27,11 +27,13 @@ LAYERS = [
     (3, ("asynclock._nodes.replicated",)),
     (2, ("asynclock._nodes",)),
     (6, ("asynclock._engine",)),
+    (9, ("asynclock._primitives.kinds",)),
+    (8, ("asynclock._primitives.shared",)),
     (7, ("asynclock._primitives",)),
-    (8, ("asynclock._inspect.survey", "asynclock._inspect.takeback")),
-    (9, ("asynclock.manager",)),
-    (10, ("asynclock._inspect", "asynclock.fleet")),
-    (11, ("asynclock",)),
+    (10, ("asynclock._inspect.survey", "asynclock._inspect.takeback")),
+    (11, ("asynclock.manager",)),
+    (12, ("asynclock._inspect", "asynclock.fleet")),
+    (13, ("asynclock",)),
 ]
 
 # Parts of the standard library and of our dependencies that only some modules may import.

@@ -25,7 +25,7 @@ from .._nodes.node import Node
 from .._nodes.wire import Answer, Command, Failure, Script, reader
 from .._primitives.base import Held, Queue
 from .._primitives.kinds import PLACES, KeyRef, keys_of
-from .._primitives.register import State, StateView
+from .._primitives.shared.register import State, StateView
 from .._rules.quorum import majority
 from ..errors import ConfigurationError, QuorumUnavailableError
 

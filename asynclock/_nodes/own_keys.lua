@@ -6,7 +6,7 @@
 local op, key = ARGV[1], KEYS[1]
 
 if op == 'record' then
-  -- The key is a register (_primitives/register.lua). This repeats the "accept" of its newest change, which any
+  -- The key is a register (_primitives/shared/register.lua). This repeats the "accept" of its newest change, which any
   -- node may get late or twice. A field `name` says what the record calls this node.
   local state = redis.call('HMGET', key, 'promised', 'accepted')
   local promised, accepted = tonumber(state[1]) or 0, tonumber(state[2]) or 0

@@ -8,8 +8,9 @@ from .._engine.inspection import Inspection
 from .._engine.spec import LockSpec
 from .._keys import derived, lock_key, split
 from .._nodes.wire import Command
-from . import election, lock, multi, once, readwrite, semaphore, shared
+from . import lock, multi, readwrite, semaphore
 from .base import NUMBER, Held, Kind, Part
+from .shared import election, once, states
 
 KINDS = (
     lock.KIND,
@@ -18,9 +19,9 @@ KINDS = (
     readwrite.KIND,
     lock.FAIR_KIND,
     election.KIND,
-    shared.EVENT,
-    shared.LATCH,
-    shared.BARRIER,
+    states.EVENT,
+    states.LATCH,
+    states.BARRIER,
     once.KIND,
 )
 SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))

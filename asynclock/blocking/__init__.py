@@ -32,7 +32,7 @@ from .._engine.spec import HandOff
 from .._nodes.deployment import NodeAddress
 from .._primitives import base
 from .._primitives.base import UNSET, Timeout
-from .._primitives.register import DEFAULT_KEEP
+from .._primitives.shared.register import DEFAULT_KEEP
 from .._primitives.synchronized import P, R, decorator
 from .._settings import RestartGuard
 from ..events import Observer

@@ -36,7 +36,7 @@ from .._engine.lease import Lease
 from .._engine.spec import from_json
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import LockSettings
-from .._primitives.once import LARGEST, Run
+from .._primitives.shared.once import LARGEST, Run
 from .._primitives.synchronized import R, check_route
 from .._settings import ConnectSettings
 from ..errors import (

@@ -32,7 +32,7 @@ with _settings.imports("asynclock.contrib.aiohttp", "aiohttp"):
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import LockSettings
-from .._primitives.register import DEFAULT_KEEP
+from .._primitives.shared.register import DEFAULT_KEEP
 from .._primitives.synchronized import check_name, name_of_route
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError

@@ -49,7 +49,7 @@ with _settings.imports("asynclock.contrib.fastapi", "fastapi"):
 from .._engine.lease import Lease
 from .._nodes.deployment import NodeAddress
 from .._primitives.base import LockSettings
-from .._primitives.register import DEFAULT_KEEP
+from .._primitives.shared.register import DEFAULT_KEEP
 from .._settings import ConnectSettings
 from ..errors import AsyncLockError, ConfigurationError
 from ..fencing.fastapi import FenceRefused, Name, namer

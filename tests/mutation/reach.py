@@ -111,7 +111,7 @@ def _inside_functions(file: str) -> frozenset[int]:
 @cache
 def loaders(script: str) -> list[str]:
     """Return the modules that load a script: they name it, or a constant that has its name."""
-    trees = {path: ast.parse(path.read_bytes()) for path in (ROOT / script).parent.glob("*.py")}
+    trees = {path: ast.parse(path.read_bytes()) for path in (ROOT / script).parent.rglob("*.py")}
     assigned = [
         (path, statement)
         for path, tree in trees.items()
@@ -134,4 +134,4 @@ def _words(node: ast.AST) -> set[str]:
     """Return the constants that are named in some code, and its texts."""
     nodes = list(ast.walk(node))
     names = {one.id for one in nodes if isinstance(one, ast.Name) and one.id.isupper()}
-    return names | {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
+    return names | {Path(str(one.value)).name for one in nodes if isinstance(one, ast.Constant)}

@@ -29,7 +29,8 @@ from asynclock._nodes.link import Link
 from asynclock._nodes.multiplexer import Multiplexer
 from asynclock._nodes.server import ServerNode
 from asynclock._nodes.wire import Script
-from asynclock._primitives import base, lock, multi, readwrite, register
+from asynclock._primitives import base, lock, multi, readwrite
+from asynclock._primitives.shared import register
 from asynclock._rules import validity
 from asynclock._rules.quorum import Ballot
 from asynclock._rules.validity import StandStill, Trust

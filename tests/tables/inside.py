@@ -16,7 +16,8 @@ from asynclock._engine import grant as grants
 from asynclock._nodes.cluster import shards
 from asynclock._nodes.endpoint import TLS, Endpoint
 from asynclock._nodes.replicated import SentinelNode, SentinelView
-from asynclock._primitives import election, lock, multi, readwrite, semaphore
+from asynclock._primitives import lock, multi, readwrite, semaphore
+from asynclock._primitives.shared import election
 from tests.waiting import until
 
 
@@ -102,15 +103,8 @@ def reach(patch: pytest.MonkeyPatch, servers: Mapping[tuple[str, int], Any]) -> 
 
 def forget_specs() -> None:
     """Let the specs that are kept for later calls be made anew."""
-    kept = (
-        lock.spec,
-        lock.fair_spec,
-        election.spec,
-        multi.spec_of_all,
-        readwrite.specs,
-        semaphore.slot,
-    )
-    for made in kept:
+    mutexes = (lock.spec, lock.fair_spec, election.spec)
+    for made in (*mutexes, multi.spec_of_all, readwrite.specs, semaphore.slot):
         made.cache_clear()
 
 

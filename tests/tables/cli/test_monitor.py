@@ -15,7 +15,7 @@ from asynclock._inspect.survey import SharedState, Survey, _KeyScan, held
 from asynclock._nodes.cluster import ClusterNode
 from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import PARTS, KeyRef
-from asynclock._primitives.register import StateView
+from asynclock._primitives.shared.register import StateView
 from asynclock.cli.inspect import with_missing_votes
 from asynclock.fleet import clients_of
 from asynclock.manager import engine_of

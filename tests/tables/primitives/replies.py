@@ -25,7 +25,8 @@ import pytest
 
 from asynclock._engine import inspection as waiters
 from asynclock._nodes.wire import Script
-from asynclock._primitives import lock, multi, readwrite, register
+from asynclock._primitives import lock, multi, readwrite
+from asynclock._primitives.shared import register
 from asynclock.testing import LocalServer, ServerReplyError
 from asynclock.testing.memory import MemoryNode
 from asynclock.testing.memory.commands import ReplyError

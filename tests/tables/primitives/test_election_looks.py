@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asynclock._primitives.election import Election
+from asynclock._primitives.shared.election import Election
 from tests.engine.virtual_nodes import Nodes, start, virtual
 from tests.primitives.test_election import LOCK, VALUE, observed
 from tests.tables.inside import now

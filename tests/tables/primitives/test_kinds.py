@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import asynclock
-import asynclock._primitives
 from asynclock._engine.inspection import Inspection, NodeView
 from asynclock._engine.spec import LeaseOptions
 from asynclock._inspect.survey import SharedState
@@ -15,7 +14,7 @@ from asynclock._primitives.base import Held
 from asynclock._primitives.kinds import KINDS, PARTS, SCRIPTS, KeyRef, spec_of
 from asynclock._primitives.lock import MUTEX
 from asynclock._primitives.readwrite import READERS
-from asynclock._primitives.register import State, StateView
+from asynclock._primitives.shared.register import State, StateView
 from asynclock.manager import engine_of
 
 
@@ -26,8 +25,8 @@ def test_no_two_parts_have_the_same_key() -> None:
 
 def test_every_script_of_a_primitive_is_declared() -> None:
     """Connections load the declared scripts, and an unknown script loses a wake-up."""
-    folder = Path(asynclock._primitives.__file__).parent
-    sources = {path.read_text("utf-8") for path in folder.glob("*.lua")}
+    folder = Path(asynclock.__file__).parent / "_primitives"
+    sources = {path.read_text("utf-8") for path in folder.rglob("*.lua")}
     assert all(any(source in script.source for script in SCRIPTS) for source in sources)
 
 

@@ -1,7 +1,8 @@
 """What the scripts reply: fences and late requests in every way, several names, registers."""
 
 # Mutants of a script are shown first to the tests that import its module.
-from asynclock._primitives import lock, multi, readwrite, register  # noqa: F401
+from asynclock._primitives import lock, multi, readwrite  # noqa: F401
+from asynclock._primitives.shared import register  # noqa: F401
 from tests.tables.primitives.replies import played
 
 WAYS = {

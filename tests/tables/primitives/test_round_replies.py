@@ -8,8 +8,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._nodes.wire import Failure
-from asynclock._primitives import register
-from asynclock._primitives.register import FORGETFUL, Round
+from asynclock._primitives.shared.register import FORGETFUL, Round, _Patience
 from tests.engine.virtual_nodes import Nodes, virtual
 
 US = 1_000_000
@@ -219,7 +218,7 @@ def cause(said: Failure) -> str:
 # ---- how long a call asks ------------------------------------------------------------------------
 @virtual
 async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
-    patience = register._Patience(on.locks._engine, "e", None)
+    patience = _Patience(on.locks._engine, "e", None)
     round_, began = Round(on.locks._engine, "e", "key", _clock.now(), 0.0), _clock.now()
     for index in (0, 1):
         round_.on_reply(index, Failure("no right", permanent=True))
@@ -231,9 +230,9 @@ async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
 @virtual
 async def test_rivals_step_aside_by_chance_for_longer_each_time_up_to_a_bound(on: Nodes) -> None:
     pauses: list[float] = []
-    step_aside = register._Patience.step_aside
+    step_aside = _Patience.step_aside
 
-    async def overtaken(self: register._Patience, seconds: float) -> None:
+    async def overtaken(self: _Patience, seconds: float) -> None:
         """Let all nodes promise a number of another client, which is higher than ours."""
         pauses.append(seconds)
         number = int((on.nodes[0].wall() + 100 + len(pauses)) * US)
@@ -242,7 +241,7 @@ async def test_rivals_step_aside_by_chance_for_longer_each_time_up_to_a_bound(on
 
     await on.locks.event("e").set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(register._Patience, "step_aside", overtaken)
+        patch.setattr(_Patience, "step_aside", overtaken)
         patch.setattr(on.locks._engine, "random", lambda: 0.5)
         number = int((on.nodes[0].wall() + 99) * US)
         await on.command("HSET", "asynclock:e:#event", "promised", number, "by", "another")

@@ -10,13 +10,13 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .. import _clock, _settings
-from .._engine.engine import Engine
-from .._engine.inspection import Inspection
-from .._engine.spec import from_json
-from .._keys import lock_key
-from ..errors import BrokenBarrierError, ConfigurationError
-from .base import Kind
+from ... import _clock, _settings
+from ..._engine.engine import Engine
+from ..._engine.inspection import Inspection
+from ..._engine.spec import from_json
+from ..._keys import lock_key
+from ...errors import BrokenBarrierError, ConfigurationError
+from ..base import Kind
 from .register import Change, Description, Register, state_kind
 
 

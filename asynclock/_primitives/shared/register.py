@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, final
 
-from .. import _clock
-from .._engine import refusals
-from .._engine.engine import Engine
-from .._engine.inspection import Inspection, Lookout, NodeView, ask_all
-from .._engine.spec import TOO_LATE, Vote, ms
-from .._keys import derived
-from .._nodes.multiplexer import quarantined
-from .._nodes.wire import UNREADABLE, Command, Failure, Script, reader
-from .._rules import pacing, validity
-from .._rules.quorum import countable, surely_empty
-from ..errors import AsyncLockError, QuorumUnavailableError
-from .base import PRELUDE, Kind, Part, Trial
+from ... import _clock
+from ..._engine import refusals
+from ..._engine.engine import Engine
+from ..._engine.inspection import Inspection, Lookout, NodeView, ask_all
+from ..._engine.spec import TOO_LATE, Vote, ms
+from ..._keys import derived
+from ..._nodes.multiplexer import quarantined
+from ..._nodes.wire import UNREADABLE, Command, Failure, Script, reader
+from ..._rules import pacing, validity
+from ..._rules.quorum import countable, surely_empty
+from ...errors import AsyncLockError, QuorumUnavailableError
+from .. import base
+from ..base import PRELUDE, Kind, Part, Trial
 
 NUMBERS: Final = range(2**53)
 FORGETFUL = Failure(
@@ -212,7 +213,7 @@ class State(Part):
         return (derived(whole, suffix or self.suffix),)
 
 
-SCRIPT = Script.load(__package__, *PRELUDE, "register.lua")
+SCRIPT = Script.load(base.__package__, *PRELUDE, "shared/register.lua")
 
 
 def state_kind(name: str, describe: Callable[[str, int], Description], trial: Trial) -> Kind:

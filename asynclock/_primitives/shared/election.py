@@ -10,18 +10,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import ReferenceType
 
-from .. import _clock, _settings
-from .._engine.acquire import Acquire, AcquireContext, LazyAcquire
-from .._engine.engine import Engine
-from .._engine.inspection import Inspection, Lookout, inspect
-from .._engine.lease import Lease, live, send_message, step_down
-from .._engine.spec import LeaseOptions, LockSpec, label, published
-from .._keys import lock_key
-from .._process import of_one_process
-from .._rules import pacing
-from ..errors import ConfigurationError
-from .base import UNSET, Held, Kind, Named, Queue, Timeout, limited
-from .lock import SCRIPT as LOCK
+from ... import _clock, _settings
+from ..._engine.acquire import Acquire, AcquireContext, LazyAcquire
+from ..._engine.engine import Engine
+from ..._engine.inspection import Inspection, Lookout, inspect
+from ..._engine.lease import Lease, live, send_message, step_down
+from ..._engine.spec import LeaseOptions, LockSpec, label, published
+from ..._keys import lock_key
+from ..._process import of_one_process
+from ..._rules import pacing
+from ...errors import ConfigurationError
+from ..base import UNSET, Held, Kind, Named, Queue, Timeout, limited
+from ..lock import SCRIPT as LOCK
 
 CANDIDATES = Queue(LOCK, "candidates")
 LEADER = Held(LOCK, "leader", queue=CANDIDATES.suffix)

@@ -13,17 +13,17 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Self, cast
 
-from .. import _clock, _settings
-from .._engine.acquire import Acquire
-from .._engine.engine import Engine
-from .._engine.lease import Lease, enter, give_back, loss_error, notice_end
-from .._engine.spec import LeaseOptions, from_json
-from .._process import of_one_process, wait_out
-from ..errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
-from .base import Acquirable, use
-from .lock import Lock, spec
+from ... import _clock, _settings
+from ..._engine.acquire import Acquire
+from ..._engine.engine import Engine
+from ..._engine.lease import Lease, enter, give_back, loss_error, notice_end
+from ..._engine.spec import LeaseOptions, from_json
+from ..._process import of_one_process, wait_out
+from ...errors import AsyncLockError, ConfigurationError, QuorumUnavailableError
+from ..base import Acquirable, use
+from ..lock import Lock, spec
+from ..synchronized import P, R, decorator
 from .register import Description, Register, state_kind
-from .synchronized import P, R, decorator
 
 LARGEST = 65_536
 """Maximum number of bytes of a result, or of its JSON in UTF-8."""
