@@ -450,7 +450,7 @@ class Reservation:
         self._nodes = nodes = context.multiplexer
         self._sent = _clock.now()
         self._grant = grant
-        self._alone = count == 1
+        self._strict = count == 1
         self._previous: list[int] = []
         self._quorum = nodes.quorum
         self._missing = len(nodes.nodes)
@@ -475,7 +475,7 @@ class Reservation:
         # Don't start at "our fence + 1": a raise that reached other nodes may have given that fence
         # to another owner (tests/model catches the variant that starts there). In strict mode claim
         # only the last number: lower ones may be older than this hand-over.
-        first = self._m if self._alone else highest + 1
+        first = self._m if self._strict else highest + 1
         grant = self._grant
         if grant.reserving is self._done and first > max(highest, grant.fence):
             grant.reserved(range(first, self._m + 1))

@@ -125,8 +125,8 @@ class Command:
 
         By then its ticket may have left, and the process that kept the name no longer asks for it.
         """
-        alone = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
-        if self.script is None or alone:
+        same = self.op != RELEASE or len(self.args) <= 2 or self.args[2] == FAILED
+        if self.script is None or same:
             return self
         words = (RELEASE, self.owner, FAILED)[: 3 if len(self.args) > 3 else 2]
         return Command(self.script, self.keys, words).resent(self.asked_since, self.retry_until)

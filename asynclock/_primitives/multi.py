@@ -149,9 +149,9 @@ class MultiLease(Lease):
     @property
     def leases(self) -> tuple[Lease, ...]:
         """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
-        return tuple(starmap(self._alone, self._grants))
+        return tuple(starmap(self._lease_of, self._grants))
 
-    def _alone(self, grant: Grant, fence: int) -> Lease:
+    def _lease_of(self, grant: Grant, fence: int) -> Lease:
         found = MultiLease(self._engine, grant.spec.name, self._names)
         found.part, found.owner, found.fence = grant.spec.part, grant.owner, fence
         found._grants = ((grant, fence),)
