@@ -1,4 +1,4 @@
-"""Keeps leases alive: one timer for all leases of a manager, one batch per node.
+"""Keeps leases alive: one timer for all leases of a manager, one request per node.
 
 There is no task and no timer per lease, but a heap of the moments at which grants must be checked.
 A renewal that does not reach a quorum is repeated until the lease's deadline. The deadline is in
@@ -35,7 +35,7 @@ LEASE_INHERITED = "it belongs to the process that forked this one"
 LATE = 0.25
 """Seconds of delay of a timer above which the event loop was busy."""
 RENEWAL_WINDOW = 0.01
-"""Seconds within which due renewals are sent as one batch."""
+"""Seconds within which due renewals are sent together."""
 PAUSE = 0.1
 """Minimum seconds between two renewals of a lease that pushes cause; doubled after each one, until
 an ordinary renewal finds no change: a full `tracking-table-max-keys` pushes for nothing."""
@@ -163,7 +163,7 @@ class Renewals:
             self._renew_early(self._tracked.pop(key))
 
     def _renew_early(self, grant: Grant) -> None:
-        # One batch at a time: thousands of leases at once would block the loop.
+        # One group at a time: thousands of leases at once would block the loop.
         gap = RENEWAL_WINDOW / self.multiplexer.most_leases
         self._early_at = max(_clock.now(), self._early_at + gap)
         allowed, pause = self._pauses.get(grant.owner, (0.0, PAUSE))
@@ -289,7 +289,7 @@ class Renewals:
             self._arm(self._heap[0][0])
 
     def _renew(self, due: list[Grant], now: float, *, late: bool) -> None:
-        batches: dict[tuple[Any, int, float], list[Grant]] = {}
+        groups: dict[tuple[Any, int, float], list[Grant]] = {}
         for grant in due:
             if now >= grant.valid_until:
                 self._lose(grant, _why_late(grant, late=late))
@@ -299,18 +299,18 @@ class Renewals:
                 self._set(grant, grant.valid_until)
                 ttl = within(grant, grant.renew_until)
                 key = (grant.spec.script, len(grant.spec.keys), ttl)
-                batches.setdefault(key, []).append(grant)
+                groups.setdefault(key, []).append(grant)
             else:
                 self._set(grant, grant.valid_until)
         size = self.multiplexer.most_leases
-        for (_, _, ttl), batch in batches.items():
-            for start in range(0, len(batch), size):
-                self.extend(batch[start : start + size], ttl)
+        for (_, _, ttl), group in groups.items():
+            for start in range(0, len(group), size):
+                self.extend(group[start : start + size], ttl)
 
 
 @dataclass(eq=False, repr=False)
 class Extension:
-    """One request to all nodes to extend a batch of grants, decided grant by grant."""
+    """One request to all nodes to extend a group of grants, decided grant by grant."""
 
     _renewals: Renewals
     _grants: Sequence[Grant]
@@ -326,7 +326,7 @@ class Extension:
         self._failures: dict[int, Failure] = {}
 
     def on_reply(self, index: int, reply: Any) -> None:
-        """Count the reply of node `index` for the whole batch."""
+        """Count the reply of node `index` for the whole group."""
         parsed = extended(reply, len(self._grants))
         if isinstance(parsed, Failure):
             self._failures[index] = parsed

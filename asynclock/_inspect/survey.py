@@ -310,14 +310,14 @@ class _KeyScan:
     async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
         # In a Cluster each key has its own slot.
         size = 1 if server is not self.node else LOCKS_PER_COMMAND
-        batches = [locks[at : at + size] for at in range(0, len(locks), size)]
-        asked = (ask(server, _owners_of(key for _, key in batch)) for batch in batches)
-        for batch, reply in zip(batches, await asyncio.gather(*asked), strict=True):
-            parsed = _rows_of(reply, len(batch))
+        groups = [locks[at : at + size] for at in range(0, len(locks), size)]
+        asked = (ask(server, _owners_of(key for _, key in group)) for group in groups)
+        for group, reply in zip(groups, await asyncio.gather(*asked), strict=True):
+            parsed = _rows_of(reply, len(group))
             if isinstance(parsed, Failure):
                 self.error = parsed.cause
                 continue
-            for (key, _), (owner, pttl, fence, text) in zip(batch, parsed, strict=True):
+            for (key, _), (owner, pttl, fence, text) in zip(group, parsed, strict=True):
                 if owner is not None:
                     named = owner.decode("utf-8", "replace")
                     left = pttl / 1000 if pttl >= 0 else None
