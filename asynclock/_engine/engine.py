@@ -44,9 +44,7 @@ class Engine(Context):
     ) -> None:
         super().__init__(multiplexer, background, settings, observers)
         self.queues: dict[QueueKey, LocalQueue] = {}
-        self.renewals: Renewals = Renewals(
-            multiplexer, self.retention, self.mark_lost, self._renewed
-        )
+        self.renewals: Renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self._closing: asyncio.Task[None] | None = None
         _process.tell_child(self)
         self.on_drop: Callable[[ReferenceType[Any]], None] = self._dropped
@@ -86,7 +84,7 @@ class Engine(Context):
         waiter took the grant over, or if the lease had run out: then it was lost.
         """
         if now >= grant.valid_until:
-            self.mark_lost(grant, UNNOTICED)
+            self.lose(grant, UNNOTICED)
             return None
         if self.observers:
             held, left = now - grant.held_since, grant.valid_until - now
@@ -172,7 +170,7 @@ class Engine(Context):
         elif queue.kept is None and not queue.grants and self.queues.get(queue.key) is queue:
             del self.queues[queue.key]
 
-    def mark_lost(self, grant: Grant, reason: str) -> None:
+    def lose(self, grant: Grant, reason: str) -> None:
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""
         if not grant.alarm:  # it has ended already
             return
@@ -235,7 +233,7 @@ class Engine(Context):
         for grant in self.renewals.grants():
             if grant.leases:
                 cut_off.append(grant.spec.name)
-                self.mark_lost(grant, CLOSED)
+                self.lose(grant, CLOSED)
             else:
                 self.release(grant)
         self.multiplexer.flush()

@@ -192,7 +192,7 @@ class Lease(_settings.Answering):
         kept = [await check.decided for check in checks]
         for check in checks:
             if check.gone and check.grant.alarm:  # it was not released in the meantime
-                engine.mark_lost(check.grant, NO_LONGER)
+                engine.lose(check.grant, NO_LONGER)
         unknown = [check for check in checks if not (check.decided.result() or check.gone)]
         if unknown and self.held:
             raise refusals.outage(unknown[0])
@@ -425,7 +425,7 @@ def notice_end(lease: Lease) -> None:
     """Count the lease as lost if it has ended and nothing has noticed that yet."""
     for grant in grants_of(lease):
         if _clock.now() >= grant.valid_until:
-            lease._engine.mark_lost(grant, UNNOTICED)
+            lease._engine.lose(grant, UNNOTICED)
 
 
 def step_down(lease: Lease) -> None:

@@ -182,7 +182,7 @@ class Renewals:
             self._renewed(grant)
 
     def gone(self, grant: Grant) -> None:
-        """Mark `grant` as lost: too few nodes still keep it for a quorum."""
+        """End `grant` as lost: too few nodes still keep it for a quorum."""
         if grant.alarm:
             self._lose(grant, NO_LONGER)
 
@@ -343,13 +343,13 @@ class Extension:
         quorum = self._nodes.quorum
         return votes[0] < quorum and votes[1] <= len(self._nodes.nodes) - quorum
 
-    def _count(self, index: int, marks: list[bool]) -> None:
+    def _count(self, index: int, answers: list[bool]) -> None:
         renewals, quorum = self._renewals, self._nodes.quorum
         settled = 0
-        for grant, votes, mark in zip(self._grants, self._votes, marks, strict=True):
-            if mark and not self._nodes.counts(index, self._sent, grant.voters):
+        for grant, votes, prolonged in zip(self._grants, self._votes, answers, strict=True):
+            if prolonged and not self._nodes.counts(index, self._sent, grant.voters):
                 self._failures[index] = QUARANTINED
-            elif mark:
+            elif prolonged:
                 votes[0] += 1
                 if votes[0] == quorum:
                     # If our clock stood still meanwhile, the lease ends that much sooner.

@@ -449,8 +449,8 @@ class ServerNode(Node):
         match answer:
             case [_, list(parts), _] if batch:
                 answers = parts[len(parts) - len(command.claims) :]
-            case [bytes(marks), _] if renewal:  # a node that extends nothing writes nothing
-                answers = [mark for mark in marks if mark == GRANTED_DIGIT]
+            case [bytes(digits), _] if renewal:  # a node that extends nothing writes nothing
+                answers = [digit for digit in digits if digit == GRANTED_DIGIT]
             case _:
                 counts = command.claims or renewal or command.op in VOTES
                 answers = [answer] if counts else []

@@ -21,16 +21,16 @@ if op == 'raise' then
   for i = 2, #KEYS, 2 do keep_fence(KEYS[i], math.max(counter, fence), ARGV[4]) end
   return {1, counter, now}
 elseif op == 'extend' then
-  local marks, size = {}, #KEYS / (#ARGV - 3)
+  local digits, size = {}, #KEYS / (#ARGV - 3)
   for i = 1, #ARGV - 3 do
     local first, last, owner = (i - 1) * size + 1, i * size, ARGV[i + 3]
-    marks[i] = has(first, last, owner) and '1' or '0'
-    if marks[i] == '1' then
+    digits[i] = has(first, last, owner) and '1' or '0'
+    if digits[i] == '1' then
       prolong(first, last, owner)
       for k = first + 1, last, 2 do keep_for(KEYS[k], ARGV[3]) end
     end
   end
-  return {table.concat(marks), now}
+  return {table.concat(digits), now}
 elseif op == 'publish' then
   if not has(1, #KEYS, ARGV[2]) then return {0, now} end
   for i = 2, #KEYS, 2 do

@@ -373,4 +373,4 @@ def lose(lease: Lease, reason: str = "a test took it away") -> None:
     grant = next(iter(grants_of(lease)), None)
     if grant is None:
         raise ConfigurationError(f"{lease!r} is not held: there is nothing to lose")
-    lease._engine.mark_lost(grant, reason)  # noqa: SLF001
+    lease._engine.lose(grant, reason)  # noqa: SLF001

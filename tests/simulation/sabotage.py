@@ -295,7 +295,7 @@ SABOTAGES = {
     "a_lease_does_not_end_sooner": under("pauses", swap(Grant, "end_sooner", nothing)),
     "all_leases_have_one_owner": under("locks", swap(OwnerIds, "new", always("owner"))),
     "a_lease_is_held_after_its_end": under("locks", swap(Lease, "held", always(True))),
-    "no_lease_is_marked_as_lost": under("locks", swap(Engine, "mark_lost", nothing)),
+    "no_lease_is_marked_as_lost": under("locks", swap(Engine, "lose", nothing)),
     "a_renewal_extends_the_key_of_another": under(
         "locks", answers(LOCK, "extend", "GET", 1, "ARGV[4]")
     ),
