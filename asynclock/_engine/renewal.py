@@ -81,7 +81,7 @@ class Renewals:
     def add(self, grant: Grant, sent: float) -> None:
         """Keep `grant` alive; its validity counts from `sent`."""
         self._alive[grant.owner] = grant
-        self._set(grant, self._next_look(grant, sent))
+        self._set(grant, self._next_check(grant, sent))
 
     def remove(self, grant: Grant) -> None:
         """Forget `grant`, which is over."""
@@ -178,7 +178,7 @@ class Renewals:
         """Count an extension to `until` by a quorum, which was requested at `sent`."""
         if grant.alarm:
             grant.extended(until)
-            self._set(grant, self._next_look(grant, sent))
+            self._set(grant, self._next_check(grant, sent))
             self._renewed(grant)
 
     def gone(self, grant: Grant) -> None:
@@ -241,7 +241,7 @@ class Renewals:
 
     # the timer
 
-    def _next_look(self, grant: Grant, sent: float) -> float:
+    def _next_check(self, grant: Grant, sent: float) -> float:
         at, end = validity.renew_at(sent, grant.ttl), grant.valid_until
         if at <= end and at <= grant.sooner_at:  # the usual case: `min` takes longer
             return at
@@ -278,9 +278,9 @@ class Renewals:
         self._timer_at = at
         delay = max(0.0, at - _clock.now())
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(delay, self._look, context=self._context)
+        self._timer = loop.call_later(delay, self._on_timer, context=self._context)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = _clock.now()
         late = now - self._timer_at > LATE

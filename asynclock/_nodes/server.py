@@ -347,7 +347,7 @@ class ServerNode(Node):
             self._log.connected()
         self.on_state()
         if accepted:
-            self._look(REPLACED)
+            self._ask_witness(REPLACED)
         self._send_waiting(link)
         if known is not None and accepted:
             self.on_wake(None)  # the last connection's push requests are lost
@@ -374,7 +374,7 @@ class ServerNode(Node):
         """Read the fleet's record and the witness, in case no push tells of a change or a flush."""
         if self.link is not None and self.settings.record_key:
             self._read_record(self.link)
-        self._look(FLUSHED)
+        self._ask_witness(FLUSHED)
 
     def tell_record(self, newest: Kept, name: str) -> None:
         """Tell the node the newest record and its name, and read again what the node keeps.
@@ -400,20 +400,20 @@ class ServerNode(Node):
     def _flushed(self) -> None:
         """Note that a database was flushed: find out whether it was ours."""
         if self.settings.witness_key and self.trust.witness != b"":
-            self._look_again(FLUSHED)
+            self._doubt(FLUSHED)
         else:
             cause = UNSEEN if self.settings.witness_key else FLUSHED
             self._forgot(self.trust.forgot(_clock.now(), cause))
 
-    def _look_again(self, cause: str) -> None:
+    def _doubt(self, cause: str) -> None:
         self.trust.doubt(_clock.now())
-        self._look(cause)
+        self._ask_witness(cause)
 
-    def _look(self, cause: str) -> None:
+    def _ask_witness(self, cause: str) -> None:
         """Ask whether the node has kept its keys; this is known before any later reply counts."""
         key = self.settings.witness_key
         if self.link is not None and key and self.settings.restart_guard:
-            saw, again = partial(self._saw, cause), partial(self._look_again, cause)
+            saw, again = partial(self._saw, cause), partial(self._doubt, cause)
             question = asking_witness(key, self.entropy(10).hex())
             self.link.send(question, _at_once(self.link, saw, again), 0)
 

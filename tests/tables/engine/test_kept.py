@@ -40,7 +40,7 @@ async def test_no_timer_of_a_closed_manager_keeps_its_renewals() -> None:
     loop: Any = asyncio.get_running_loop()
     timers = [timer._callback for timer in loop._scheduled if not timer.cancelled()]
     assert not lease.held
-    assert locks._engine.renewals._look not in timers
+    assert locks._engine.renewals._on_timer not in timers
 
 
 async def test_a_wait_for_several_ends_leaves_nothing(asynclock_nodes: list[LocalServer]) -> None:
