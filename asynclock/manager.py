@@ -386,7 +386,7 @@ class LockManager(_settings.Answering):
         waiters = sum(len(queue.waiters) for queue in engine.queues.values())
         firsts = sum(isinstance(one, Ask) and one.first for one in list(engine.undos))
         waiting = len(engine.seeking) + firsts + waiters
-        return Statistics(held=held, waiting=waiting, **asdict(engine.counts))
+        return Statistics(held=held, waiting=waiting, **asdict(engine.totals))
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every event from now on."""

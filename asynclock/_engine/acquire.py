@@ -304,7 +304,7 @@ class Acquire(AcquireContext[Lease]):
                 raise
             if turn is None:
                 raise self._too_long(queue)
-            engine.counts.wakeups["turn"] += 1
+            engine.totals.wakeups["turn"] += 1
             if type(turn) is Grant:
                 if self._options.handoff is True:
                     lease = self._take_over(turn, turn.ttl / 2)
@@ -423,7 +423,7 @@ class Acquire(AcquireContext[Lease]):
         """Begin the first lease on `grant`, or the next one if it was handed over."""
         engine, lease, queue = self._engine, self._into, grant.queue
         fence = grant.take_fence() if handed_over else grant.fence
-        engine.counts.acquired += 1
+        engine.totals.acquired += 1
         if lease is None:
             lease = Lease(engine, grant, fence, self._options, now)
         else:
@@ -547,7 +547,7 @@ class Acquire(AcquireContext[Lease]):
         if not grant.fences or grant.valid_until - now <= least:
             return None
         engine = self._engine
-        engine.counts.handovers += 1
+        engine.totals.handovers += 1
         return self._hold(grant, now, handed_over=True)
 
 

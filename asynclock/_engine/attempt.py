@@ -97,7 +97,7 @@ class Attempt(Vote):
 
     def _write_back(self) -> None:
         context = self._context
-        context.counts.write_backs += 1
+        context.totals.write_backs += 1
         command = self.spec.write_back(self.owner, self.ballot.fence, context.retention)
         sink = Take(self._on_raise_reply)
         for index in self.ballot.take_behind():

@@ -1,4 +1,4 @@
-"""What everything that acts for one manager shares: its nodes, settings, counts and random numbers.
+"""What everything that acts for one manager shares: its nodes, settings, totals and random numbers.
 
 It knows no lock and no lease.
 """
@@ -49,7 +49,7 @@ class EngineSettings:
 
 
 @dataclass(slots=True)
-class Counts:
+class Totals:
     """Numbers of what has happened since the manager was made."""
 
     acquired: int = 0
@@ -67,7 +67,7 @@ class Counts:
 
 
 class Context:
-    """The nodes, settings, counts and random numbers of one manager."""
+    """The nodes, settings, totals and random numbers of one manager."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Context:
         self.background: Background = background
         self.settings: EngineSettings = settings
         self.observers: Observers = observers
-        self.counts: Counts = Counts()
+        self.totals: Totals = Totals()
         self.paces: Paces = Paces()
         """What is known of the holds of names that were refused lately."""
         self._generator = random.Random()

@@ -66,7 +66,7 @@ class Engine(Context):
         self.multiplexer.broadcast(grant.spec.publish(grant.owner, text, grant.ttl), told)
 
     def _renewed(self, grant: Grant) -> None:
-        self.counts.renewed += 1
+        self.totals.renewed += 1
         if grant in self.messages:
             self.publish(grant)
         if self.observers and grant.leases:
@@ -89,7 +89,7 @@ class Engine(Context):
         if self.observers:
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
-        self.counts.released += 1
+        self.totals.released += 1
         queue, at_least = grant.queue, grant.options.at_least
         rest = max(0.0, grant.held_since + at_least - now) if at_least else 0.0
         if queue is None:
@@ -202,7 +202,7 @@ class Engine(Context):
 
     def report_loss(self, loss: Lost, *, log: bool = True) -> None:
         """Count a loss, log it and tell the observers."""
-        self.counts.lost += 1
+        self.totals.lost += 1
         if log:
             now = _clock.now()
             causes = ((node.address, node.cause(now)) for node in self.multiplexer.nodes)

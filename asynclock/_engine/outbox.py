@@ -227,7 +227,7 @@ def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[A
         armed: whether each node is to tell of changes of the name.
     """
     context, timer = ask.context, None
-    context.counts.attempts += 1
+    context.totals.attempts += 1
     _put(ask, armed=armed)
     if limit is not None:
         timer = ask.future.get_loop().call_later(max(0.0, limit), ask.expire)

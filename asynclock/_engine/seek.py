@@ -204,8 +204,8 @@ class Seek:
         self.contended, self._queue.unanswered = attempt, None
         self._queue.holder = attempt.holder
         if refused:
-            engine.counts.refused += 1
-            engine.counts.split_votes += attempt.split
+            engine.totals.refused += 1
+            engine.totals.split_votes += attempt.split
             if engine.observers:
                 if attempt.split:
                     engine.observers(SplitVote(name))
@@ -287,7 +287,7 @@ class Seek:
 
     def _woke(self, cause: str) -> None:
         if not self._seeking.late(_clock.now()):
-            self._engine.counts.wakeups[cause] += 1
+            self._engine.totals.wakeups[cause] += 1
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but not beyond the deadline."""

@@ -126,7 +126,7 @@ class Monitor:
         self.leases: dict[tuple[str, str, str], SeenLease] = {}
         """By name, part and owner."""
         self.nodes: list[SeenNode] = []
-        self.counts: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()
         """"acquired", "released", "ran out" and "ended" since the start."""
         self.ended: deque[Ended] = deque(maxlen=MOST_ENDED)
         """The leases that ended, the last one last."""
@@ -168,11 +168,11 @@ class Monitor:
             since = (view.since if view else None) or one.since
             seen.since, seen.exact = wall if since is None else since, since is not None
             if self._refreshed and not one.rests:
-                self.counts["acquired"] += 1
+                self.totals["acquired"] += 1
         self.leases = leases
         for lease in before.values():
             if how := _ending(lease, now - lease.last_seen):
-                self.counts[how] += 1
+                self.totals[how] += 1
                 one, since = lease.found, min(lease.since, wall)
                 self.ended.append(
                     Ended(one.name, one.kind, one.part, lease.holder, since, wall, how)

@@ -324,9 +324,9 @@ class TopScreen:
         return self._rows
 
     def _headline(self, width: int) -> list[Text]:
-        counts = self.monitor.counts
+        totals = self.monitor.totals
         words = ["asynclock", f"{self.monitor.held} held", waited(self.monitor.survey)]
-        seen = [f"{counts[word]} {word}" for word in ("acquired", "released", "ran out")]
+        seen = [f"{totals[word]} {word}" for word in ("acquired", "released", "ran out")]
         words.append(f"seen since the start: {', '.join(seen)}")
         lines = wrapped(words, width, "bold")
         trouble = self.monitor.trouble

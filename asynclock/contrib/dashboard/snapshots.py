@@ -449,7 +449,7 @@ class Snapshots:
         waited = [row for row in self._rows if row.count]
         waiting = sum(row.count for row in waited)
         longest = max((now - row.since for row in waited if row.since is not None), default=0.0)
-        self._history.note(now, self.pace, monitor.counts, waiting, longest)
+        self._history.note(now, self.pace, monitor.totals, waiting, longest)
         nodes = [self._node(asdict(node), now) for node in locks.nodes()]
         engine, trouble = engine_of(locks), monitor.trouble
         red = trouble is not None and trouble.level == "red"

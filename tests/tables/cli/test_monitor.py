@@ -68,7 +68,7 @@ async def test_how_a_lease_that_is_gone_has_ended(
     monitor = Monitor()
     for at, parts in looks:
         await monitor._compare(look(*parts), at)
-    assert monitor.counts == dict.fromkeys(ends, 1)
+    assert monitor.totals == dict.fromkeys(ends, 1)
     assert [one.how for one in monitor.ended] == ends
 
 
@@ -82,7 +82,7 @@ async def test_what_happened_between_two_looks_is_counted() -> None:
 
         async def seen(**counts: int) -> None:
             await monitor.refresh(locks)
-            assert monitor.counts == {name.replace("_", " "): n for name, n in counts.items()}
+            assert monitor.totals == {name.replace("_", " "): n for name, n in counts.items()}
 
         before = await locks.lock("before").acquire()
         await seen()  # what was held at the start was not acquired since

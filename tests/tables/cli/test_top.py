@@ -130,7 +130,7 @@ def monitored(count: int = 9) -> Monitor:
     down = NodeHealth("redis://b", "down", REFUSED, 0.0, None, None, None)
     monitor.nodes = [SeenNode(up, "", "5", "9"), SeenNode(down, REFUSED, "", "")]
     monitor.trouble = trouble([up, down])
-    monitor.counts.update({"acquired": 4, "ran out": 1})
+    monitor.totals.update({"acquired": 4, "ran out": 1})
     for at in range(1, count + 1):
         lease = seen(
             f"job-{at}", f"web-{at}:7:job", (4.0 + at,) * 3, fence=at, first=10.0 - at, last=12.0

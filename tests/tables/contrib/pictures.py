@@ -106,7 +106,7 @@ class SeenLeases(Monitor):
     def __init__(self) -> None:
         super().__init__()
         self.ended.extend(ended(time.time()))
-        self.counts.update({"acquired": 18_204, "released": 18_001, "ran out": 3})
+        self.totals.update({"acquired": 18_204, "released": 18_001, "ran out": 3})
 
 
 def ended(now: float) -> Iterator[Ended]:
