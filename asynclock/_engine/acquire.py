@@ -223,13 +223,13 @@ class Work:
         if call in self._ends:
             self._ends.pop(call)[1]()
 
-    def waits(self, call: object, end: Callable[[], object]) -> None:
+    def add(self, call: object, end: Callable[[], object]) -> None:
         """Note that `call` waits; `end()` ends its wait, in the running loop."""
         self._ends[call] = asyncio.get_running_loop(), end
         if self.stopped:
             self._end(call)
 
-    def goes_on(self, call: object) -> None:
+    def remove(self, call: object) -> None:
         """Note that `call` no longer waits."""
         self._ends.pop(call, None)
 
@@ -337,8 +337,8 @@ class Acquire(AcquireContext[Lease]):
                 left = limit(until, _clock.now(), timeout)
             if kept is None and (left is None or left > 0) and not engine.closed:
                 no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
-                waits = () if no_ticket else engine.waits
-                ask = Ask(engine, self._spec, self._options.ttl, waits)
+                place = () if no_ticket else engine.place
+                ask = Ask(engine, self._spec, self._options.ttl, place)
                 yield from decide(ask, left)
                 lease = self._won_in_batch(ask, queue)
                 if lease is None:
@@ -480,8 +480,8 @@ class Acquire(AcquireContext[Lease]):
             waiter.add_done_callback(lambda _: timer.cancel())
         work = WORK.get()
         if work is not None:
-            waiter.add_done_callback(work.goes_on)
-            work.waits(waiter, partial(queue.give_up, waiter))
+            waiter.add_done_callback(work.remove)
+            work.add(waiter, partial(queue.give_up, waiter))
         return waiter
 
     def _too_long(self, queue: LocalQueue) -> AsyncLockError:
@@ -556,11 +556,11 @@ async def _until_stopped(work: Work, seek: Seek, first: Attempt | None) -> Attem
     limit = asyncio.timeout(None)
     try:
         async with limit:
-            work.waits(seek, lambda: limit.reschedule(0.0))
+            work.add(seek, lambda: limit.reschedule(0.0))
             try:
                 return await seek.run(first)
             finally:
-                work.goes_on(seek)
+                work.remove(seek)
     except AsyncLockError:  # AcquireTimeoutError is a TimeoutError, too
         raise
     except TimeoutError:

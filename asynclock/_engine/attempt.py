@@ -55,7 +55,7 @@ class Attempt(Vote):
         spec: LockSpec,
         owner: str,
         ttl: float,
-        waits: tuple[Word, ...],
+        place: tuple[Word, ...],
         ticket: Ticket | None,
         started: float,
         verdict: asyncio.Future[None],
@@ -75,7 +75,7 @@ class Attempt(Vote):
         self.ballot: Ballot = Ballot(len(self._nodes), self._quorum)
         self._context = context
         self._ttl = ttl
-        self._waits = waits
+        self._place = place
         self._verdict = verdict
         # Sets of nodes, one bit per node: without a reply; and those that were told a fence and
         # have not replied.
@@ -115,7 +115,7 @@ class Attempt(Vote):
 
     def _kept_ticket(self) -> Ticket | None:
         """Return the ticket that nodes which refuse the request keep of its caller, if any."""
-        if self.ticket is not None or not self._waits:
+        if self.ticket is not None or not self._place:
             return self.ticket
         ttl = self._context.settings.ticket_ttl
         return Ticket(self.spec, self.owner, self.started, ttl, set(self._asked))
@@ -238,7 +238,7 @@ class Attempt(Vote):
         first, self.ticket = self.ticket is None, self._kept_ticket()
         if self.ticket is not None:
             # A node that granted the name ahead of waiters gave us no number: ask for one.
-            untold = first and len(self._waits) > 1 and bool(self.ballot.claims)
+            untold = first and len(self._place) > 1 and bool(self.ballot.claims)
             enough = self.missing <= 0 and not untold
             told = [one for one in self.refused.values() if one.number]
             self.ticket.settle(told, enough=enough)
@@ -258,7 +258,7 @@ class Attempt(Vote):
         else:
             known.seen_many(now)
         if ticket is not None:
-            known.waits(ticket.id, ticket.rank, now)
+            known.ranked(ticket.id, ticket.rank, now)
 
     def retry_after(self) -> float:
         """Return the seconds after which another try makes sense; till now others have the name."""

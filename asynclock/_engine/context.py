@@ -87,8 +87,8 @@ class Context:
         self.random: Callable[[], float] = self._generator.random
         self.owners: OwnerIds = OwnerIds(settings.label)
         self.retention: int = int(settings.fence_retention * 1000)
-        self.waits: tuple[int, ...] = (round(settings.ticket_ttl * 1000),)
-        """Arguments of a first acquire whose caller waits if it is refused."""
+        self.place: tuple[int, ...] = (round(settings.ticket_ttl * 1000),)
+        """Arguments with which a first acquire asks for a place in the queue."""
         self.closed: bool = False
         self.ready: Callable[[], None] = multiplexer.ready
         """Called before each request. Raises ConfigurationError if no request can succeed, or if

@@ -67,8 +67,8 @@ class Ask:
     context: Context
     spec: LockSpec
     ttl: float
-    waits: tuple[Word, ...] = ()
-    """Arguments of an acquire that waits if it is refused; () if this one doesn't. With one word a
+    place: tuple[Word, ...] = ()
+    """Arguments that ask for a place in the queue; () if this one doesn't wait. With one word a
     node makes a ticket named after the owner (`Attempt.conclude`); a ticket has more words."""
     ticket: Ticket | None = None
     """The caller's place in the queue; None if it has none."""
@@ -86,12 +86,12 @@ class Ask:
     def __post_init__(self) -> None:
         self.owner = self.context.owners.new()
         if self.ticket is not None:
-            self.waits = self.ticket.words()
+            self.place = self.ticket.words()
 
     def barge(self) -> None:
         """Ask ahead of all waiters, because the turn of this process isn't over."""
-        if self.waits:
-            self.waits = (*self.waits, self.owner, 0, 1)
+        if self.place:
+            self.place = (*self.place, self.owner, 0, 1)
 
     def to_attempt(self) -> Attempt:
         """Return the vote on this request alone; the first call makes it with the replies so far.
@@ -100,7 +100,7 @@ class Ask:
         """
         if self.attempt is None:
             batch = self.batch
-            terms = self.context, self.spec, self.owner, self.ttl, self.waits, self.ticket
+            terms = self.context, self.spec, self.owner, self.ttl, self.place, self.ticket
             self.attempt = Attempt(*terms, batch.started, self.future)
             self.attempt.sent(batch.sent_to, batch.absent, batch.claims(self))
         return self.attempt
@@ -271,9 +271,9 @@ class Batch:
     asks: list[Ask]
     releases: list[Release]
     ttl: float
-    """Seconds for which the names are requested. Unset without acquires, like `waits`."""
-    waits: tuple[Word, ...]
-    """Arguments of an acquire that waits if it is refused; () if none of these waits."""
+    """Seconds for which the names are requested. Unset without acquires, like `place`."""
+    place: tuple[Word, ...]
+    """Arguments that ask for a place in the queue; () if none of these waits."""
     armed: bool
     """Whether each node is to tell of changes of the name."""
     sent: bool
@@ -384,9 +384,9 @@ class Batch:
         singles = partial(self._singles, releases, asks)
         command: BatchCommand
         if self.home is not None:
-            more = pack((ms(self.ttl), *self._limits, *self.waits))[4:] if asks else b""
+            more = pack((ms(self.ttl), *self._limits, *self.place))[4:] if asks else b""
             each = [one.spec.packed(RELEASE, one.owner) for one in given_up]
-            each += [one.spec.packed(ACQUIRE, one.owner, 4 + len(self.waits), more) for one in asks]
+            each += [one.spec.packed(ACQUIRE, one.owner, 4 + len(self.place), more) for one in asks]
             command = BatchCommand(None, (), (BATCH,), owners, singles)
             command.size, command.packed = len(each), b"".join(each)
         else:
@@ -396,7 +396,7 @@ class Batch:
             keys = [*locks, *chain(*others), *counters[len(releases) :]]
             terms: tuple[Word, ...] = 1, 0, 0, self.context.retention, 0
             if asks:
-                terms = ms(self.ttl), *self._limits, *(self.waits or (0,))
+                terms = ms(self.ttl), *self._limits, *(self.place or (0,))
             args: list[Word] = [BATCH, len(releases), *terms]
             args += [grant.owner for grant in given_up]
             command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
@@ -411,7 +411,7 @@ class Batch:
 
     def _acquire(self, ask: Ask) -> Command:
         """Build the command for this name alone."""
-        command = ask.spec.acquire(ask.owner, self.ttl, *self._limits, self.waits)
+        command = ask.spec.acquire(ask.owner, self.ttl, *self._limits, self.place)
         command.give_up_at = self._give_up_at
         return command.behind(CACHING) if self.armed else command
 
@@ -482,7 +482,7 @@ class Batch:
                 release.on_reply(index, part)
         if late:
             ttl = self.context.settings.ticket_ttl
-            for ask in self.asks if self.asks and self.waits else ():
+            for ask in self.asks if self.asks and self.place else ():
                 # The node may still execute the command, refuse the name and keep a ticket.
                 ticket = ask.ticket or Ticket(ask.spec, ask.owner, self.started, ttl, set())
                 leave(self._nodes, ticket, (index,))
@@ -537,7 +537,7 @@ def _put(ask: Ask, *, armed: bool) -> None:
     room for an acquire has room for a release.
     """
     # A command for several names has no place for a ticket, a turn, an exempt owner or CACHING.
-    own = armed or len(ask.waits) > 1 or ask.spec.exempt
+    own = armed or len(ask.place) > 1 or ask.spec.exempt
     # All objects exist by now. Creating one may start a garbage collection, which may close another
     # call, and the release of that call sends all batches.
     context, spec = ask.context, ask.spec
@@ -545,7 +545,7 @@ def _put(ask: Ask, *, armed: bool) -> None:
     home = nodes.home and nodes.home(spec.all_keys)
     room = nodes.unsent and not own and _with_room(nodes.unsent, spec, ask, home)
     ask.batch = batch = room or Batch(context, spec, home)
-    batch.ttl, batch.waits = ask.ttl, ask.waits
+    batch.ttl, batch.place = ask.ttl, ask.place
     if own:
         batch.most, batch.armed = 1, armed
     batch.asks.append(ask)
@@ -562,7 +562,7 @@ def _with_room(
     for batch in unsent[-most:]:
         if batch.spec.form != spec.form or batch.sent or batch.home is not home:
             continue
-        if ask is None or not batch.asks or (batch.ttl == ask.ttl and batch.waits == ask.waits):
+        if ask is None or not batch.asks or (batch.ttl == ask.ttl and batch.place == ask.place):
             batch.names += 1
             return batch
     return None

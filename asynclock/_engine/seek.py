@@ -55,12 +55,12 @@ class Seek:
         # The first attempt that is refused leaves a ticket. Without a queue, or in a try_acquire,
         # only a split vote makes one.
         self._ticket: Ticket | None = None
-        self._waits = engine.waits if spec.queue and not self._once else ()
+        self._place = engine.place if spec.queue and not self._once else ()
         self._seeking: Seeking = Seeking(
             began=self._began,
             deadline=self._deadline,
             once=self._once,
-            queues=bool(self._waits),
+            queues=bool(self._place),
             # Nothing can free a name with a detached lease for a call that resumes it.
             settles=not (self._once and spec.exempt),
             permits=spec.permits,
@@ -124,11 +124,11 @@ class Seek:
         limit = self._seeking.limit(lost, _clock.now())
         if limit is not None and limit <= 0:
             raise self.out_of_time()
-        waits, ticket = self._waits, self._ticket
+        place, ticket = self._place, self._ticket
         if self._counts_as_dead():
             self._leave_minority()
-            waits, ticket = (), None
-        ask = Ask(engine, spec, self._ttl, waits, ticket, first=False)
+            place, ticket = (), None
+        ask = Ask(engine, spec, self._ttl, place, ticket, first=False)
         if self._barge:
             ask.barge()
             self._barge = False
@@ -213,7 +213,7 @@ class Seek:
                 engine.observers(Contended(name, holder, attempt.remaining, known_as))
             if not self._once:
                 self._forbid_waiting_for_ourselves(attempt)
-        if not (self._waits or self._seeking.settled):
+        if not (self._place or self._seeking.settled):
             self._leave_queue()  # the ticket was only to settle a vote
 
     def _arm(self, attempt: Attempt) -> bool:

@@ -396,8 +396,8 @@ def acquired(reply: Any) -> Granted | Refused | Failure:
             woken = [one for one in more if type(one) is list]
             if len(more) == len(slots) + len(woken) < 2:
                 told = _tickets(woken[0]) if woken else ()
-                waits = number, rank, free == 1
-                return Refused(_seconds(left), _text(holder), *waits, slots, told)
+                place = number, rank, free == 1
+                return Refused(_seconds(left), _text(holder), *place, slots, told)
     raise ValueError
 
 

@@ -114,7 +114,7 @@ class Pace:
             self._holder, self._since = MANY, now
         self._looked = now
 
-    def waits(self, ticket: str, rank: int, now: float) -> None:
+    def ranked(self, ticket: str, rank: int, now: float) -> None:
         """Note that `rank` waiters go before `ticket`: each rank that it gains is a hold's end."""
         if ticket == self._ticket and rank < self.rank:
             self._learn((now - self._moved) / (self.rank - rank))

@@ -96,13 +96,13 @@ def test_a_caller_that_comes_back_when_it_is_told_backs_off(drawn: list[float], 
 def test_a_waiter_learns_from_the_ranks_that_it_gains() -> None:
     pace = Pace()
     for rank, now in ((4, 10.0), (4, 10.5), (2, 11.0), (3, 11.1), (2, 11.3)):
-        pace.waits("t", rank, now)
+        pace.ranked("t", rank, now)
     assert pace.pause(0, 0.0) == pytest.approx(0.5 + (0.2 - 0.5) / 4)
-    pace.waits("another", 0, 12.0)
+    pace.ranked("another", 0, 12.0)
     assert pace.pause(0, 0.0) == pytest.approx(0.425)
     assert pace.rank == 0
     for ticket, rank, now in (("one", 2, 20.0), ("other", 2, 21.0), ("other", 1, 30.0)):
-        pace.waits(ticket, rank, now)
+        pace.ranked(ticket, rank, now)
     assert pace.pause(0, 0.0) > 2.0, "a ticket of the same rank is another one"
 
 

@@ -71,7 +71,7 @@ def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
     ]
     for releases, asks in ((ends, named), (ends, []), ([], named)):
         batch: Any = Batch(context, SPEC, cast("Any", object()))
-        batch.ttl, batch.waits, batch._limits, batch._give_up_at = 2.5, waits, (7, 8, 9), 0.0
+        batch.ttl, batch.place, batch._limits, batch._give_up_at = 2.5, waits, (7, 8, 9), 0.0
         batch.releases, batch.asks = releases, asks
         bundle = batch._command()
         assert bundle.packed == b"".join(part.packed for part in bundle.parts)

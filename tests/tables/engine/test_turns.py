@@ -41,14 +41,14 @@ async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Node
     on.nodes[2].kill()
     await until(lambda: on.locks.nodes()[2].state == "down")
     engine, name = on.locks._engine, spec("asynclock:", "a")
-    ask = Ask(engine, name, TTL, engine.waits)
+    ask = Ask(engine, name, TTL, engine.place)
     ask.barge()
     await _decided(ask, None, armed=False)
     turn = ask.to_attempt()
     assert not turn.conclude()
     assert turn.ticket is not None
     assert turn.ticket.unsettled
-    after = Ask(engine, name, TTL, engine.waits, turn.ticket)
+    after = Ask(engine, name, TTL, engine.place, turn.ticket)
     await _decided(after, None, armed=False)
     assert not after.to_attempt().conclude()
     assert turn.ticket.number > later
