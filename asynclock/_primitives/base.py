@@ -370,10 +370,6 @@ class AnyLock(Protocol):
 # The tools iterate over these declarations, so that a new primitive changes none of them.
 
 
-NUMBER: Final = "0"
-"""Declares all keys of a name that end with a number."""
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """One sort of key that belongs to a name."""
@@ -382,14 +378,25 @@ class Part:
     suffix: str = ""
     """The end of the key, after the lock's own key; "" for the lock's own key."""
     shown: str = ""
-    """The part as users know it; unused for NUMBER, which shows the number."""
+    """The part as users know it, unless it is numbered."""
+    numbered: int = 0
+    """Maximum number of such keys of one name, each with a number behind `suffix`; 0: no number."""
     single: ClassVar[bool] = False
     """Whether a read gets what lock.lua gets, so that one command can read many of these keys."""
 
-    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
-        """Return the keys that the script takes; a number replaces the suffix NUMBER."""
-        suffix = self.suffix if suffix is None else suffix
-        key = derived(whole, suffix) if suffix else whole
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The ends of all such keys."""
+        return tuple(f"{self.suffix}{i}" for i in range(self.numbered)) or (self.suffix,)
+
+    def named(self, end: str) -> str:
+        """Return the part as users know it, of the key with this end."""
+        return end if self.numbered else self.shown
+
+    def keys(self, whole: str, end: str = "") -> tuple[str, ...]:
+        """Return the keys that the script takes; of numbered ones, `end` says which."""
+        end = end or self.suffix
+        key = derived(whole, end) if end else whole
         return key, counter(key)
 
     def inspect(self, keys: tuple[str, ...]) -> Command:
@@ -407,12 +414,12 @@ class Held(Part):
     beside: tuple[str, ...] = ()
     """The ends of the keys of the other side, with which this one takes turns."""
 
-    def spec(self, name: str, whole: str, suffix: str | None = None, **more: Any) -> LockSpec:
+    def spec(self, name: str, whole: str, end: str = "", **more: Any) -> LockSpec:
         """Return the spec of a lock on `name`; `more` replaces fields of the usual spec."""
-        keys = self.keys(whole, suffix)
-        usual = {"queue_key": keys[0], "watched": keys[:1], "part": suffix or self.shown}
+        keys = self.keys(whole, end)
+        usual = {"queue_key": keys[0], "watched": keys[:1], "part": self.named(end)}
         usual |= {"queue": self.queue and derived(whole, self.queue)}
-        usual |= {"neighbours": tuple(derived(whole, end) for end in self.beside)}
+        usual |= {"neighbours": tuple(derived(whole, other) for other in self.beside)}
         return LockSpec(name, self.script, keys, phased=bool(self.beside), **(usual | more))
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
@@ -459,8 +466,9 @@ class Kind:
 
     def keys(self, whole: str) -> set[str]:
         """Return all keys of the primitive whose lock's own key is `whole`; of slots the first."""
-        keys = {key for part in self.parts for key in part.keys(whole)}
-        return keys | {derived(part.keys(whole)[0], MESSAGE) for part in self.parts if part.single}
+        found = {part.keys(whole, part.ends[0]): part.single for part in self.parts}
+        messages = {derived(keys[0], MESSAGE) for keys, single in found.items() if single}
+        return messages.union(*found)
 
     def queues(self, whole: str) -> tuple[Command, ...]:
         """Return what reads the queues of the primitive whose lock's own key is `whole`."""

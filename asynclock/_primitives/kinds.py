@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from .._engine.inspection import Inspection
 from .._engine.spec import LockSpec
-from .._keys import derived, lock_key, split
+from .._keys import lock_key, split
 from .._nodes.wire import Command
 from . import lock, multi, readwrite, semaphore
-from .base import NUMBER, Held, Kind, Part
+from .base import Held, Kind, Part
 from .shared import election, once, states
 
 KINDS = (
@@ -27,7 +27,7 @@ KINDS = (
 SCRIPTS = tuple(dict.fromkeys(script for kind in KINDS for script in kind.scripts))
 """All scripts; each connection loads them at once, because an unknown script loses a wake-up."""
 PARTS: dict[str, tuple[Kind, Part]] = {
-    part.suffix: (kind, part) for kind in KINDS for part in kind.parts
+    end: (kind, part) for kind in KINDS for part in kind.parts for end in part.ends
 }
 """The end of a key -> what it stands for."""
 PLACES = {suffix: place for place, suffix in enumerate(PARTS)}
@@ -51,29 +51,24 @@ class KeyRef(NamedTuple):
         match found:
             case name, ():
                 return cls(name)
-            case name, (suffix,) if suffix in PARTS or (suffix.isascii() and suffix.isdigit()):
+            case name, (suffix,) if suffix in PARTS:
                 return cls(name, suffix)
         return None
 
     @property
     def part(self) -> Part:
         """The declaration of the key."""
-        return self._declared[1]
-
-    @property
-    def _declared(self) -> tuple[Kind, Part]:
-        return PARTS.get(self.suffix) or PARTS[NUMBER]
+        return PARTS[self.suffix][1]
 
     @property
     def kind(self) -> str:
         """The kind of primitive."""
-        return self._declared[0].name
+        return PARTS[self.suffix][0].name
 
     @property
     def shown(self) -> str:
         """The part as users know it."""
-        part = self.part
-        return self.suffix if part.suffix == NUMBER else part.shown
+        return self.part.named(self.suffix)
 
     def inspection(self, prefix: str) -> Command:
         """Return the command that reads the key."""
@@ -82,16 +77,15 @@ class KeyRef(NamedTuple):
 
 def spec_of(prefix: str, lease: Inspection) -> LockSpec:
     """Return the spec of a lease that a survey has found."""
-    known = {
-        (kind.name, part.shown): part for kind, part in PARTS.values() if isinstance(part, Held)
-    }
-    part = known.get((lease.kind, lease.part), semaphore.SLOT)
-    number = lease.part if part is semaphore.SLOT else None
-    return part.spec(lease.name, lock_key(prefix, lease.name), number)
+    part, end = next(
+        (part, end)
+        for end, (kind, part) in PARTS.items()
+        if isinstance(part, Held) and (kind.name, part.named(end)) == (lease.kind, lease.part)
+    )
+    return part.spec(lease.name, lock_key(prefix, lease.name), end)
 
 
 def keys_of(prefix: str, name: str) -> set[bytes]:
     """Return the keys of a name that a survey reads."""
     whole = lock_key(prefix, name)
-    ends = {*PARTS, *map(str, range(semaphore.MOST_PERMITS))} - {""}
-    return {whole.encode(), *(derived(whole, end).encode() for end in ends)}
+    return {part.keys(whole, end)[0].encode() for end, (_, part) in PARTS.items()}

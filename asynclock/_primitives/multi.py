@@ -175,14 +175,8 @@ class MultiLease(Lease):
 @lru_cache(maxsize=1024)
 def spec_of_all(prefix: str, names: tuple[str, ...]) -> LockSpec:
     """Return the spec of a lock on all these names at once."""
-    keys = [lock_key(prefix, name) for name in names]
-    return LockSpec(
-        ", ".join(names),
-        SCRIPT,
-        tuple(one for key in keys for one in MUTEX.keys(key)),
-        queue_key=tuple(keys),
-        watched=tuple(keys),
-    )
+    keys = tuple(key for name in names for key in MUTEX.keys(lock_key(prefix, name)))
+    return LockSpec(", ".join(names), SCRIPT, keys, queue_key=keys[::2], watched=keys[::2])
 
 
 @_settings.made_by("connect(...).multi_lock(*names)")

@@ -36,8 +36,8 @@ class _Readers(Held):
 
     single: ClassVar[bool] = False
 
-    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
-        return derived(whole, suffix or self.suffix), WRITER.keys(whole)[1]
+    def keys(self, whole: str, end: str = "") -> tuple[str, ...]:
+        return derived(whole, end or self.suffix), WRITER.keys(whole)[1]
 
     def views(self, node: str, reply: Any) -> list[NodeView] | Failure:
         parsed = readers(reply)

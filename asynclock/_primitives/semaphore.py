@@ -15,19 +15,19 @@ from .._engine.inspection import Inspection, inspect_parts
 from .._engine.lease import Lease
 from .._engine.spec import LeaseOptions, LockSpec
 from .._keys import derived, lock_key
-from .base import NUMBER, Acquirable, Held, Kind, Lockable, Queue, use
+from .base import Acquirable, Held, Kind, Lockable, Queue, use
 from .lock import SCRIPT
 from .multi import MultiLease, Try, obtain, obtain_at_once, obtain_behind
 
+MOST_PERMITS = 256
+"""Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
 WAITERS = Queue(SCRIPT, "slots")
 COLLECTORS = Queue(SCRIPT, "collectors")
-SLOT = Held(SCRIPT, NUMBER, queue=WAITERS.suffix)
+SLOT = Held(SCRIPT, numbered=MOST_PERMITS, queue=WAITERS.suffix)
 SEVERAL = Held(SCRIPT, "several", "several", queue=COLLECTORS.suffix)
 PARTS = (SLOT, WAITERS, SEVERAL, COLLECTORS)
 KIND = Kind("semaphore", (SCRIPT,), lambda on, name, *how: use(Semaphore(on, name, 1, *how)), PARTS)
 
-MOST_PERMITS = 256
-"""Maximum number of permits: four windows, so that an attempt and its hops see every slot."""
 WINDOW = 64
 """Number of slots that a refusal reports on; a larger one would make every request longer."""
 

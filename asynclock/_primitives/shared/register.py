@@ -209,8 +209,8 @@ class State(Part):
     """Describes a value at a moment of the node's clock, in µs. Raises ConfigurationError if
     something other than this library wrote the value."""
 
-    def keys(self, whole: str, suffix: str | None = None) -> tuple[str, ...]:
-        return (derived(whole, suffix or self.suffix),)
+    def keys(self, whole: str, end: str = "") -> tuple[str, ...]:
+        return (derived(whole, end or self.suffix),)
 
 
 SCRIPT = Script.load(base.__package__, *PRELUDE, "shared/register.lua")

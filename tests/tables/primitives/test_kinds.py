@@ -19,8 +19,8 @@ from asynclock.manager import engine_of
 
 
 def test_no_two_parts_have_the_same_key() -> None:
-    declared = [part.suffix for kind in KINDS for part in kind.parts]
-    assert sorted(declared) == sorted(PARTS)
+    assert sorted(PARTS) == sorted(end for kind in KINDS for one in kind.parts for end in one.ends)
+    assert Held(SCRIPTS[0], "at", numbered=3).ends == ("at0", "at1", "at2")
 
 
 def test_every_script_of_a_primitive_is_declared() -> None:
@@ -39,15 +39,15 @@ async def test_every_primitive_can_be_tried() -> None:
 
 
 def test_a_key_is_read_as_it_is_declared() -> None:
-    for kind in KINDS:
-        for part in kind.parts:
-            key, *_ = part.keys(lock_key("app:", "a"))
-            found = KeyRef.parse("app:", key.encode())
-            assert found is not None
-            assert (found.name, found.kind, found.part) == ("a", kind.name, part)
-            if isinstance(part, Held):
-                seen = Inspection("a", (), 1, found.kind, found.shown)
-                assert spec_of("app:", seen).keys == part.keys(lock_key("app:", "a"))
+    for kind, part, end in ((*declared, end) for end, declared in PARTS.items()):
+        keys = part.keys(lock_key("app:", "a"), end)
+        found = KeyRef.parse("app:", keys[0].encode())
+        assert found is not None
+        assert (found.name, found.kind, found.part) == ("a", kind.name, part)
+        if isinstance(part, Held):
+            seen = Inspection("a", (), 1, found.kind, found.shown)
+            assert spec_of("app:", seen).keys == keys
+    assert KeyRef.parse("app:", b"app:a:#256") is None, "a semaphore has 256 slots"
 
 
 def test_one_command_reads_many_keys_of_owners_but_not_of_readers() -> None:
