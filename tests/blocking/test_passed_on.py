@@ -201,7 +201,7 @@ def test_only_a_lease_of_the_lock_changes_sides(locks: blocking.LockManager) -> 
     with locks.rwlock("b").read() as foreign, here.read() as reading:
         for change, wrong in (("upgrade", foreign), ("downgrade", reading)):
             for given in (wrong, None):
-                with pytest.raises(ConfigurationError, match="no lease"):
+                with pytest.raises(ConfigurationError, match="this needs a lease"):
                     getattr(here, change)(given)
     assert here.inspect().owner is None
 

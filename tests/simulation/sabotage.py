@@ -273,7 +273,7 @@ SABOTAGES = {
     "a_node_that_forgot_has_a_say": under(
         "witnesses", swap(Trust, "remembers_from", always(-math.inf))
     ),
-    "no_key_is_put_back": under("rolling", swap(Renewals, "missing", nothing)),
+    "no_key_is_put_back": under("rolling", swap(Renewals, "lacking", nothing)),
     "no_margin": under(
         "drifting", swap(validity, "DRIFT", always(0.0)), swap(validity, "GRAIN", always(0.0))
     ),
