@@ -86,7 +86,7 @@ class Found:
     """Whether each node reported this value."""
 
 
-class Round(Vote):
+class Tally(Vote):
     """Counts the replies of all nodes; decided once a majority has answered or no longer can."""
 
     AIM: ClassVar[str] = "know the state of"
@@ -154,7 +154,7 @@ class Round(Vote):
             self.decided.set_result(None)
 
     def expire(self, before: Mapping[int, Failure]) -> None:
-        """End the round: missing nodes count as failed, with their cause from `before` if any."""
+        """End the vote: missing nodes count as failed, with their cause from `before` if any."""
         self.cut_short = len(self.granted) + self.missing >= self._quorum
         self.failures |= dict.fromkeys(self._empty, FORGETFUL)
         for index in range(len(self._nodes)):
@@ -227,7 +227,7 @@ PROMISE = 5.0
 """Minimum seconds that a node keeps a promise, or four node timeouts if those are longer: no node
 executes a request later than two node timeouts after it was sent (`not_after`)."""
 FIRST_WIDTH = 0.002
-"""Seconds within which the first pause after rival rounds ends, at random; doubled each time."""
+"""Seconds within which the first pause after rival changes ends, at random; doubled each time."""
 LONGEST_WIDTH = 0.2
 """Maximum seconds of that range."""
 DEFAULT_KEEP = 24 * 3600.0
@@ -254,23 +254,23 @@ class Register:
 
     async def _read(self, patience: _Patience, *, armed: bool = False) -> str | None:
         while True:
-            round_ = await self._ask(patience, "read", arm=armed)
-            if len(round_.granted) >= self._engine.multiplexer.quorum:
-                found = round_.found()
+            tally = await self._ask(patience, "read", arm=armed)
+            if len(tally.granted) >= self._engine.multiplexer.quorum:
+                found = tally.found()
                 if found.agreed:
                     if found.value is not None:
-                        round_.on_forgotten = self._tell_again
+                        tally.on_forgotten = self._tell_again
                     return found.value
                 # Another client's change is under way or was never finished: finish it.
                 return await self._change(lambda value: value, patience)
-            await patience.pause(round_)
+            await patience.pause(tally)
 
     async def change(
         self, step: Change, deadline: float | None, *, rewrite: bool = False
     ) -> str | None:
         """Change the value by `step` and return the new value.
 
-        `step` is called again after a lost round, which may have taken effect all the same, so it
+        `step` is called again after a lost vote, which may have taken effect all the same, so it
         must recognize its own change. Raises QuorumUnavailableError at the deadline (None: after
         the longest quarantine) if too few nodes answer, or if other changes got in the way each
         time. The nodes have at least two node timeouts. With `rewrite`, a value that not all nodes
@@ -297,7 +297,7 @@ class Register:
         by, number, width = engine.owners.new(), 0, FIRST_WIDTH
         while True:
             # The number says when a value was written. While too few clocks are known it can't say
-            # that: such a round only asks, and its replies make the clocks known.
+            # that: such a request only asks, and its replies make the clocks known.
             chosen = _clock.now()
             floor = nodes.fence_floor(chosen)
             if floor < 0:
@@ -306,20 +306,20 @@ class Register:
             number = max(floor, number + 1)
             promise = max(PROMISE, 4 * engine.settings.node_timeout)
             words: tuple[str | int, ...] = (number, by, ms(promise))
-            round_ = await self._ask(patience, "prepare", *words, chosen=chosen)
-            if len(round_.granted) >= nodes.quorum and floor >= 0:
-                found = round_.found()
+            tally = await self._ask(patience, "prepare", *words, chosen=chosen)
+            if len(tally.granted) >= nodes.quorum and floor >= 0:
+                found = tally.found()
                 value = step(found.value)
                 enough = found.everywhere if rewrite else found.agreed
                 if value == found.value and enough:
                     return value
                 words = (number, by, ms(self.keep), value or "")
-                round_ = await self._ask(patience, "accept", *words, chosen=chosen)
-                if len(round_.granted) >= nodes.quorum:
+                tally = await self._ask(patience, "accept", *words, chosen=chosen)
+                if len(tally.granted) >= nodes.quorum:
                     return value
-            number = max(number, round_.promised)
-            if round_.outage:
-                await patience.pause(round_)
+            number = max(number, tally.promised)
+            if tally.outage:
+                await patience.pause(tally)
             else:
                 await patience.step_aside(width * engine.random())
                 width = min(LONGEST_WIDTH, width * 2)
@@ -378,7 +378,7 @@ class Register:
         *args: str | int,
         chosen: float = 0.0,
         arm: bool = False,
-    ) -> Round:
+    ) -> Tally:
         # `chosen` is the moment at which the number of a change was chosen.
         engine, nodes = self._engine, self._engine.multiplexer
         if not patience.closing:
@@ -392,16 +392,16 @@ class Register:
         # Only the replies to these two contain the stored value.
         told = op in ("read", "prepare")
         since = now - validity.quarantine(self.keep) if told else inf
-        round_ = Round(engine, self.name, self.key, now, since)
+        tally = Tally(engine, self.name, self.key, now, since)
         for index, node in enumerate(nodes.nodes):
             # A node that may have forgotten must not be asked: its "nothing" would count.
             obstacle = node.obstacle(now)
             if obstacle is None:
-                node.ask(command, round_, index, arm=arm)
+                node.ask(command, tally, index, arm=arm)
             else:
-                round_.on_reply(index, obstacle)
-        await patience.wait(round_)
-        return round_
+                tally.on_reply(index, obstacle)
+        await patience.wait(tally)
+        return tally
 
 
 class _Patience:
@@ -432,15 +432,15 @@ class _Patience:
         self._failures: dict[int, Failure] = {}
         self._number = 0
 
-    async def wait(self, round_: Round) -> None:
-        """Wait until the round is decided or the call must end."""
+    async def wait(self, tally: Tally) -> None:
+        """Wait until the vote is decided or the call must end."""
         left = None if self.ends_at == inf else self.ends_at - _clock.now()
         try:
             async with asyncio.timeout(left):
-                await round_.decided
+                await tally.decided
         except TimeoutError:
-            round_.expire(self._failures)
-            self.cut_short = round_.cut_short
+            tally.expire(self._failures)
+            self.cut_short = tally.cut_short
 
     async def step_aside(self, seconds: float) -> None:
         """Let rival changes go first. Raises QuorumUnavailableError if there is no time left."""
@@ -451,18 +451,18 @@ class _Patience:
             )
         await asyncio.sleep(seconds)
 
-    async def pause(self, round_: Round) -> None:
+    async def pause(self, tally: Tally) -> None:
         """Wait before asking again.
 
         Raises QuorumUnavailableError if the outage lasts too long, ConfigurationError if it would
         never end.
         """
-        if round_.hopeless:
-            raise refusals.hopeless(round_)
+        if tally.hopeless:
+            raise refusals.hopeless(tally)
         left = self._until - _clock.now()
-        if left <= 0 or (self.ends_at != inf and round_.barred > left):
-            raise refusals.outage(round_)
-        self._failures = round_.failures
+        if left <= 0 or (self.ends_at != inf and tally.barred > left):
+            raise refusals.outage(tally)
+        self._failures = tally.failures
         pause = pacing.without_push(self._number, None, self._engine.random())
         self._number += 1
         await asyncio.sleep(min(pause, left))

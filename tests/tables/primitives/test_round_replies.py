@@ -8,7 +8,7 @@ import pytest
 import asynclock
 from asynclock import _clock
 from asynclock._nodes.wire import Failure
-from asynclock._primitives.shared.register import FORGETFUL, Round, _Patience
+from asynclock._primitives.shared.register import FORGETFUL, Tally, _Patience
 from tests.engine.virtual_nodes import Nodes, virtual
 
 US = 1_000_000
@@ -158,21 +158,21 @@ def rows() -> list[tuple[str, list[str]]]:
 @virtual
 async def test_a_round(on: Nodes, name: str, steps: list[str]) -> None:
     old = next((float(step.split()[1]) for step in steps if step.startswith("old")), 10_000)
-    round_ = Round(on.locks._engine, name, "key", _clock.now(), _clock.now() - old)
+    tally = Tally(on.locks._engine, name, "key", _clock.now(), _clock.now() - old)
     told: list[str] = []
-    round_.on_forgotten = lambda: told.append("told")
+    tally.on_forgotten = lambda: told.append("told")
     for step in steps:
         said, _, wanted = step.partition(" -> ")
-        happens(on, round_, said)
+        happens(on, tally, said)
         if wanted:
-            assert known(on, round_, told) == wanted, step
+            assert known(on, tally, told) == wanted, step
 
 
-def happens(on: Nodes, round_: Round, said: str) -> None:
+def happens(on: Nodes, tally: Tally, said: str) -> None:
     who, what, *number = said.split()
     if who == "over":
         name, _, cause = what.partition("=")
-        round_.expire({"abc".index(name): FAILURES[cause]})
+        tally.expire({"abc".index(name): FAILURES[cause]})
     elif who != "old":
         node = on.locks._engine.multiplexer.nodes["abc".index(who)]
         if what == "remembers":
@@ -182,7 +182,7 @@ def happens(on: Nodes, round_: Round, said: str) -> None:
         elif what == "lacks":
             vars(node)["lack"] = FAILURES[number[0]]
         else:
-            round_.on_reply("abc".index(who), reply(int(on.nodes[0].wall() * US), what))
+            tally.on_reply("abc".index(who), reply(int(on.nodes[0].wall() * US), what))
 
 
 def reply(now: int, what: str) -> Any:
@@ -195,18 +195,18 @@ def reply(now: int, what: str) -> Any:
     return {"late": [-1, now], "nothing": [1, 0, None, -2, now], **FAILURES}[what]
 
 
-def known(on: Nodes, round_: Round, told: list[str]) -> str:
+def known(on: Nodes, tally: Tally, told: list[str]) -> str:
     """What the round says, in words."""
-    if len(round_.granted) >= 2 and round_.decided.done():
-        found = round_.found()
+    if len(tally.granted) >= 2 and tally.decided.done():
+        found = tally.found()
         agreed = "agreed" + " everywhere" * found.everywhere
         return ", ".join([str(found.value), *([agreed] if found.agreed else []), *told])
-    if not round_.decided.done() and not round_.cut_short and len(round_.failures) < 3:
+    if not tally.decided.done() and not tally.cut_short and len(tally.failures) < 3:
         return "open"
-    if round_.promised and not round_.failures:
-        return f"promised {round_.promised}"
-    failed = ", ".join(f"{'abc'[i]} {cause(said)}" for i, said in round_.failures.items())
-    return f"failed: {failed}" + "; cut short" * round_.cut_short
+    if tally.promised and not tally.failures:
+        return f"promised {tally.promised}"
+    failed = ", ".join(f"{'abc'[i]} {cause(said)}" for i, said in tally.failures.items())
+    return f"failed: {failed}" + "; cut short" * tally.cut_short
 
 
 def cause(said: Failure) -> str:
@@ -219,11 +219,11 @@ def cause(said: Failure) -> str:
 @virtual
 async def test_a_call_that_can_never_succeed_says_so_at_once(on: Nodes) -> None:
     patience = _Patience(on.locks._engine, "e", None)
-    round_, began = Round(on.locks._engine, "e", "key", _clock.now(), 0.0), _clock.now()
+    tally, began = Tally(on.locks._engine, "e", "key", _clock.now(), 0.0), _clock.now()
     for index in (0, 1):
-        round_.on_reply(index, Failure("no right", permanent=True))
+        tally.on_reply(index, Failure("no right", permanent=True))
     with pytest.raises(asynclock.ConfigurationError, match=r"'e' can't be known here: .*no right"):
-        await patience.pause(round_)
+        await patience.pause(tally)
     assert _clock.now() == began
 
 
