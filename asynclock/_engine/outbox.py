@@ -4,7 +4,7 @@ Nearly always all nodes reply alike: then a quorum of equal replies decides ever
 first different reply, or a failure, turns the batch into one `Attempt` per name, which takes over
 the replies so far: only an `Attempt` decides what a single reply means. A batch leaves out nodes
 that are down or in quarantine. If any other node can't take batches, the batch splits itself: each
-name goes to all nodes in a command of its own. A request with terms of its own is a batch of one.
+name goes to all nodes in a command of its own. A request that joins no other is a batch of one.
 
 On a Cluster each server has batches of its own, in which each name has a command of its own.
 """
@@ -100,8 +100,8 @@ class Ask:
         """
         if self.attempt is None:
             batch = self.batch
-            terms = self.context, self.spec, self.owner, self.ttl, self.place, self.ticket
-            self.attempt = Attempt(*terms, batch.started, self.future)
+            fields = self.context, self.spec, self.owner, self.ttl, self.place, self.ticket
+            self.attempt = Attempt(*fields, batch.started, self.future)
             self.attempt.sent(batch.sent_to, batch.absent, batch.claims(self))
         return self.attempt
 
@@ -394,10 +394,10 @@ class Batch:
             names += [ask.spec.all_keys for ask in asks]
             locks, counters, *others = zip(*names, strict=True)
             keys = [*locks, *chain(*others), *counters[len(releases) :]]
-            terms: tuple[Word, ...] = 1, 0, 0, self.context.retention, 0
+            common: tuple[Word, ...] = 1, 0, 0, self.context.retention, 0
             if asks:
-                terms = ms(self.ttl), *self._limits, *(self.place or (0,))
-            args: list[Word] = [BATCH, len(releases), *terms]
+                common = ms(self.ttl), *self._limits, *(self.place or (0,))
+            args: list[Word] = [BATCH, len(releases), *common]
             args += [grant.owner for grant in given_up]
             command = BatchCommand(self.spec.script, keys, [*args, *owners], owners, singles)
         command.unlimited = bool(releases)
@@ -556,7 +556,7 @@ def _put(ask: Ask, *, armed: bool) -> None:
 def _with_room(
     unsent: list[Any], spec: LockSpec, ask: Ask | None, home: ServerNode | None
 ) -> Batch | None:
-    """Return a batch that a release (None), or an acquire with the same terms, may join."""
+    """Return a batch that a release (None), or an acquire with equal arguments, may join."""
     batch: Batch  # nothing else puts itself in there
     most = MOST_UNSENT if home is None else MOST_UNSENT_IN_CLUSTER
     for batch in unsent[-most:]:

@@ -38,7 +38,7 @@ from .acks import (
     Acks,
     Heirs,
     KnownReplicas,
-    Term,
+    Primacy,
     leave_mark,
 )
 
@@ -96,7 +96,7 @@ class PrimaryDialer:
             link.recount = replicas is None
             link.replicas = (facts.replicas or 0) if replicas is None else replicas
             if named and roster:
-                link.term = Term(mark or self.mark, f"{facts.run_id}.{term}", term, keeps=True)
+                link.term = Primacy(mark or self.mark, f"{facts.run_id}.{term}", term, keeps=True)
         return link, facts
 
     def _check(self, facts: Facts, known: KnownReplicas, *, watched: bool) -> None:
@@ -399,7 +399,7 @@ class SentinelNode(WatchedNode):
         term = link.term if isinstance(link, AckedLink) else None
         if term is None and facts.run_id is not None:
             process = f"{facts.run_id}.{view.epoch}"
-            term = Term(self._primaries.mark, process, view.epoch, keeps=False)
+            term = Primacy(self._primaries.mark, process, view.epoch, keeps=False)
         complete = self._heirs.met(facts, term, view.epoch, facts.lag)
         return link, replace(facts, complete=complete)
 

@@ -97,7 +97,7 @@ others may still use the old primary (`__init__.py: CONFIRMED`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Primacy:
     """One term of a primary that Sentinels name."""
 
     key: str
@@ -172,11 +172,11 @@ class Heirs:
     """A client's looks at the present primary of a group, and what it believes of the next one."""
 
     def __init__(self) -> None:
-        self._term: Term | None = None
+        self._term: Primacy | None = None
         self._looks = Looks()
         self._written = 0.0
 
-    def met(self, facts: Facts, term: Term | None, number: int, lag: float) -> bool:
+    def met(self, facts: Facts, term: Primacy | None, number: int, lag: float) -> bool:
         """Begin a term; return whether its primary has every grant of the terms before."""
         before, now = self._term, _clock.now()
         if before is not None and before == term and not facts.promoted:
@@ -215,7 +215,7 @@ class Heirs:
         if term.keeps:
             link.send(REPLICATION, sink, 0)
 
-    def _take(self, link: Link, term: Term, look: Look, *, votes: bool) -> None:
+    def _take(self, link: Link, term: Primacy, look: Look, *, votes: bool) -> None:
         due = self._looks.take(look, votes=votes)
         if due is None and look.received - self._written >= REFRESH:
             due = look.roster
@@ -306,7 +306,7 @@ class AckedLink(Link):
         """Number of replicas, for "majority" and "all"."""
         self.recount = True
         """Whether to ask the primary for the number; False where Sentinels or a Cluster give it."""
-        self.term: Term | None = None
+        self.term: Primacy | None = None
         """The term whose roster names replicas that must acknowledge each grant, too."""
         self._acks = acks
         # A write may have to wait for the previous WAIT: both must fit into one node timeout.
@@ -390,7 +390,7 @@ class AckedLink(Link):
         if self._gathered:
             self._loop.call_soon(self.flush)
 
-    def _named(self, term: Term, mark: Any, before: Any, count: Any, after: Any) -> None:
+    def _named(self, term: Primacy, mark: Any, before: Any, count: Any, after: Any) -> None:
         self.settle(count, term.lack(mark, before, after))
 
     def _lack(self, reply: Any) -> Failure | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas, Term
+from asynclock._nodes.replicated.acks import UNSUPPORTED, Acks, KnownReplicas, Primacy
 from asynclock._nodes.wire import Failure
 from tests.tables.nodes.links import CLOCK, Dialogue, cases
 from tests.waiting import in_virtual_time
@@ -285,7 +285,7 @@ def info(written: int, acknowledged: int) -> str:
 async def test_the_replicas_of_the_roster_must_have_the_grant(after: int, verdict: str) -> None:
     """What the primary had written before the WAIT, they must have after it."""
     dialogue = await play(acks=Acks("all"))
-    dialogue.link.term = Term("m", "one.4", 4, keeps=True)
+    dialogue.link.term = Primacy("m", "one.4", 4, keeps=True)
     mark = "one.4 1700000000000000 - 3;10;10.0.0.2:7"
     around = "INFO replication, WAIT 1 500, INFO replication"
     await dialogue.play(

@@ -10,20 +10,20 @@ from asynclock._nodes import replicated as primaries
 from asynclock._nodes.handshake import OWN_KEYS
 from asynclock._nodes.node import NodeSettings
 from asynclock._nodes.replicated import acks as marks
-from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Term
+from asynclock._nodes.replicated.acks import Acks, Heirs, InOrder, Primacy
 from asynclock._nodes.wire import NO_ACKS, Failure, Sink
 from asynclock._rules.validity import Facts
 from asynclock.testing.memory import MemoryNode
 from tests.waiting import in_virtual_time
 
-OLD = Term("m", "old.4", 4, keeps=True)
+OLD = Primacy("m", "old.4", 4, keeps=True)
 HEIR = Facts(run_id="heir", after="old.4")
 LAG = 2.0
 NO_ANSWER = Failure("no answer")
 
 
-def term(run_id: str, number: int) -> Term:
-    return Term("m", f"{run_id}.{number}", number, keeps=True)
+def term(run_id: str, number: int) -> Primacy:
+    return Primacy("m", f"{run_id}.{number}", number, keeps=True)
 
 
 def info(written: int, *replicas: tuple[int, int], state: str = "online") -> bytes:
