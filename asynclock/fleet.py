@@ -28,7 +28,7 @@ from ._nodes.handshake import (
 from ._nodes.node import HALF_OPEN, Node
 from ._nodes.wire import Command, Failure
 from ._primitives.shared.register import Register
-from ._rules.nodeset import NOTHING, OPEN, SETTLED, Kept, Names, NodeSet
+from ._rules.nodeset import NOTHING, OPEN, SETTLED, Copy, Names, NodeSet
 from ._rules.validity import Trust, quarantine
 from ._settings import ConnectSettings
 from .errors import ConfigurationError, UnsupportedDeploymentError
@@ -80,7 +80,7 @@ class FleetState:
 
     record: NodeSet | None
     """The newest record: `epoch`, `nodes`, the `other` set of a step, and its `phase`."""
-    newest: Kept
+    newest: Copy
     """The newest record as the nodes keep it."""
     nodes: tuple[NodeState, ...]
     clients: tuple[Client, ...] | None

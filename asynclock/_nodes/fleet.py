@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .. import _clock
-from .._rules.nodeset import Kept, NodeSet, shown
+from .._rules.nodeset import Copy, NodeSet, shown
 from .node import Node
 from .server import ServerNode
 from .wire import NOBODY, Command, Failure
@@ -52,7 +52,7 @@ class SetGuard:
         self._label = label
         self._names: dict[Node, str] = {}
         """What the record calls each node that was met; "" as long as the node doesn't know."""
-        self._newest = Kept()
+        self._newest = Copy()
         self._told: dict[Node, object] = {}
         """For each node that was told: what it kept, what it was told, and on which link."""
         self._again: asyncio.TimerHandle | None = None
@@ -63,9 +63,9 @@ class SetGuard:
         """Compare all nodes met so far; `met` has just reported what it keeps."""
         if not (isinstance(met, ServerNode) and met.settings.record_key and met.trust.facts):
             return
-        kept = met.trust.facts.kept
-        self._names[met] = kept.name or self._names.get(met, "")
-        self._newest = max(self._newest, kept)
+        copy = met.trust.facts.copy
+        self._names[met] = copy.name or self._names.get(met, "")
+        self._newest = max(self._newest, copy)
         # A quorum of answers is needed for each lease. Fewer readings may all be outdated.
         if len(self._names) < self._quorum:
             return
@@ -149,12 +149,12 @@ class SetGuard:
         """Tell `met` what it does not know, and which set its client on this connection uses."""
         if not isinstance(met, ServerNode) or met.link is None or met.trust.facts is None:
             return
-        kept, newest, name = met.trust.facts.kept, self._newest, self._name(met)
-        telling = kept, newest, self._own(), met.link
+        copy, newest, name = met.trust.facts.copy, self._newest, self._name(met)
+        telling = copy, newest, self._own(), met.link
         if self._told.get(met) == telling:
             return  # once on a connection, or a node that can't be told would cause a loop
         self._told[met] = telling
-        untold = (newest.number, name) != (kept.number, kept.name)
+        untold = (newest.number, name) != (copy.number, copy.name)
         if untold and name in record.nodes + record.other:
             met.tell_record(newest, name)
         label = self._label or f"{socket.gethostname()}:{os.getpid()}"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from .. import _clock
 from .._keys import MARKER, SET, WITNESS
-from .._rules.nodeset import NOTHING, Kept
+from .._rules.nodeset import NOTHING, Copy
 from .._rules.validity import Facts
 from ..errors import ConfigurationError
 from .dialing import reason
@@ -272,7 +272,7 @@ async def _introduce(
     known = read_facts(info, fsync, tracking=link.tracking)
     record = record_in(more[-1] if record_key else None)
     refused = _refused(questions, replies)
-    return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, kept=record)
+    return replace(known, refused=("HELLO", *refused) if link.no_hello else refused, copy=record)
 
 
 async def ask_whether_one_server(link: Link, own_key: str) -> None:
@@ -327,14 +327,14 @@ LONGEST_NUMBER: Final = 16
 """Maximum number of digits of a record's number, which is below 2^53."""
 
 
-def record_in(reply: Any) -> Kept:
+def record_in(reply: Any) -> Copy:
     """Return what a node keeps of the record, from its reply; nothing if it refused."""
     match reply:
         case [bytes(number), None | bytes() as text, None | bytes() as name] if (
             number.isdigit() and len(number) <= LONGEST_NUMBER
         ):
             texts = ((one or b"").decode("utf-8", "replace") for one in (text, name))
-            return Kept(int(number), *texts)
+            return Copy(int(number), *texts)
     return NOTHING
 
 
@@ -342,7 +342,7 @@ def record_in(reply: Any) -> Kept:
 # order.
 
 
-def telling_record(key: str, newest: Kept, name: str) -> Command:
+def telling_record(key: str, newest: Copy, name: str) -> Command:
     """Return the command that tells a node the newest record, and its own name in it."""
     words = ("record", str(newest.number), newest.text, name, int(RECORD_RETENTION * 1000))
     return Command(OWN_KEYS, (key,), words).with_source()

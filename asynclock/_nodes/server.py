@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _clock, _process
-from .._rules.nodeset import Kept
+from .._rules.nodeset import Copy
 from .._rules.validity import FLUSHED, REPLACED, UNSEEN, Facts, Trust
 from ..events import Observers
 from .handshake import (
@@ -376,7 +376,7 @@ class ServerNode(Node):
             self._read_record(self.link)
         self._ask_witness(FLUSHED)
 
-    def tell_record(self, newest: Kept, name: str) -> None:
+    def tell_record(self, newest: Copy, name: str) -> None:
         """Tell the node the newest record and its name, and read again what the node keeps.
 
         Our own change causes no push to us, and ends the request for the next push.
@@ -392,7 +392,7 @@ class ServerNode(Node):
 
     def _keeps(self, reply: Any) -> None:
         if self.trust.facts is not None and not isinstance(reply, Failure):
-            self.trust.facts = replace(self.trust.facts, kept=record_in(reply))
+            self.trust.facts = replace(self.trust.facts, copy=record_in(reply))
             self.on_connect(self)
 
     # the witness

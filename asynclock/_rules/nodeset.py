@@ -30,8 +30,8 @@ CLOSING: Final = "closing"
 Names = tuple[str, ...]
 
 
-class Kept(NamedTuple):
-    """What one node keeps of the record."""
+class Copy(NamedTuple):
+    """One node's copy of the record."""
 
     number: int = 0
     """The number of the change that the node accepted last; 0 without a record."""
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     """What the record calls this node; "" if the node was not told."""
 
 
-NOTHING: Final = Kept()
+NOTHING: Final = Copy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from math import inf
 
 from .. import _settings
 from ..errors import ConfigurationError
-from .nodeset import NOTHING, Kept
+from .nodeset import NOTHING, Copy
 
 DRIFT = 0.01
 GRAIN = 0.002
@@ -142,8 +142,8 @@ class Facts:
     """The run_id of the process whose data this process started with, according to the mark."""
     refused: tuple[str, ...] = ()
     """The commands of our handshake that the node refused to run."""
-    kept: Kept = NOTHING
-    """What the node keeps of the record of the fleet's set of nodes."""
+    copy: Copy = NOTHING
+    """The node's copy of the record of the fleet's set of nodes."""
 
     @property
     def replica(self) -> bool:

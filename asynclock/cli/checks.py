@@ -437,7 +437,7 @@ def record(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> Found:
     """All nodes keep the same record, and all clients use the nodes in it."""
     ours = Call(lambda words: f"asynclock {words} {purpose.options}".rstrip())
     servers = [server for group in groups for server in group if server.down is None]
-    newest = max((server.kept for server in servers), default=NOTHING)
+    newest = max((server.copy for server in servers), default=NOTHING)
     known = NodeSet.parse(newest.text)
     if known is None:
         if len(groups) >= FLEET and servers:
@@ -451,9 +451,9 @@ def record(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> Found:
         )
     yield from _step(known, ours)
     for server in servers:
-        if server.kept.number < newest.number:
-            kept = NodeSet.parse(server.kept.text)
-            what = "no record" if kept is None else f"epoch {kept.epoch} of the record"
+        if server.copy.number < newest.number:
+            older = NodeSet.parse(server.copy.text)
+            what = "no record" if older is None else f"epoch {older.epoch} of the record"
             yield about(server, "set-lags", what=what, epoch=known.epoch)
     yield from _clients(known, servers)
 
@@ -461,7 +461,7 @@ def record(groups: Sequence[Sequence[Probe]], purpose: Purpose) -> Found:
 def _name(group: Sequence[Probe]) -> str | None:
     """Return what the record calls a node; None if it could not be asked."""
     met = next((server for server in group if server.down is None), None)
-    return None if met is None else met.kept.name or met.address
+    return None if met is None else met.copy.name or met.address
 
 
 def _step(known: NodeSet, ours: Call) -> Found:

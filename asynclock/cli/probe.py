@@ -43,7 +43,7 @@ from .._nodes.wire import (
 from .._primitives.base import OTHER
 from .._primitives.kinds import KINDS
 from .._primitives.lock import SCRIPT
-from .._rules.nodeset import NOTHING, Kept, NodeSet
+from .._rules.nodeset import NOTHING, Copy, NodeSet
 from .._rules.validity import Facts, Trust
 from ..errors import AsyncLockError
 from ..fleet import CLIENTS
@@ -100,8 +100,8 @@ class Probe:
     """Seconds by which the server's clock jumped against ours during the probe."""
     counters: Counters | None = None
     """The fence counters; None if the server refuses to list its keys."""
-    kept: Kept = NOTHING
-    """What it keeps of the record of the fleet's set of nodes."""
+    copy: Copy = NOTHING
+    """Its copy of the record of the fleet's set of nodes."""
     clients: Any = None
     """Its reply to CLIENT LIST."""
     rate: float = 0.0
@@ -137,7 +137,7 @@ class Probe:
     @property
     def epoch(self) -> int | None:
         """The epoch of the record that it keeps; None without one."""
-        record = NodeSet.parse(self.kept.text)
+        record = NodeSet.parse(self.copy.text)
         return None if record is None else record.epoch
 
     @property
@@ -212,7 +212,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
         disks_kept=purpose.disks_kept,
     )
     found.waits_because = trust.why(_clock.now())
-    found.kept = record_in(await link.ask(reading_record(purpose.prefix + RECORD_KEY)[1]))
+    found.copy = record_in(await link.ask(reading_record(purpose.prefix + RECORD_KEY)[1]))
     found.clients = await link.ask(CLIENTS)
     await _read_settings(found, link)
     await _try_commands(found, link, purpose)

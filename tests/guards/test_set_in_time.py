@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import asynclock
-from asynclock._rules.nodeset import OPEN, Kept, NodeSet
+from asynclock._rules.nodeset import OPEN, Copy, NodeSet
 from asynclock.events import Event, Voted
 from asynclock.fleet import Fleet
 from asynclock.testing.memory import MemoryNode
@@ -268,16 +268,16 @@ async def test_a_node_with_another_address_that_came_back_empty_keeps_its_name(
 @pytest.mark.parametrize(
     ("reply", "found"),
     [
-        ([b"7", b"text", b"name"], Kept(7, "text", "name")),
-        ([b"7", b"text", None], Kept(7, "text", "")),
-        ([None, None, None], Kept()),
-        ([b"many", b"text", b"name"], Kept()),
-        ([b"7", b"\xff", b"name"], Kept(7, "\ufffd", "name")),
-        (ReplyError("NOPERM no right"), Kept()),
+        ([b"7", b"text", b"name"], Copy(7, "text", "name")),
+        ([b"7", b"text", None], Copy(7, "text", "")),
+        ([None, None, None], Copy()),
+        ([b"many", b"text", b"name"], Copy()),
+        ([b"7", b"\xff", b"name"], Copy(7, "\ufffd", "name")),
+        (ReplyError("NOPERM no right"), Copy()),
     ],
 )
 @in_virtual_time
-async def test_what_a_node_keeps_is_read_whatever_it_replies(reply: Any, found: Kept) -> None:
+async def test_what_a_node_keeps_is_read_whatever_it_replies(reply: Any, found: Copy) -> None:
     (server,), nodes = pushed("a")
     server.instead[b"HMGET"] = lambda _words: reply
     async with Fleet(*nodes, **SETTINGS) as fleet:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from asynclock import ConfigurationError
-from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, Kept, NodeSet, apart, shown
+from asynclock._rules.nodeset import CLOSING, OPEN, SETTLED, Copy, NodeSet, apart, shown
 from asynclock._rules.quorum import majority
 
 ABC, ABCD, BCD = ("a", "b", "c"), ("a", "b", "c", "d"), ("b", "c", "d")
@@ -133,7 +133,7 @@ def test_a_text_that_is_no_record(text: str) -> None:
 
 def test_phases_are_words_in_the_data() -> None:
     """Clients of other versions read them."""
-    assert Kept() == (0, "", ""), "of a node without a record"
+    assert Copy() == (0, "", ""), "of a node without a record"
     assert (SETTLED, OPEN, CLOSING) == ("settled", "open", "closing")
 
 

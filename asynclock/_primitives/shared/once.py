@@ -53,22 +53,22 @@ class _Record(NamedTuple):
         raise ConfigurationError("the result of this name was not written by this library")
 
 
-def _kept(value: object) -> tuple[str, Any]:
-    """Return the form and the value of a result that can be kept. Raises ConfigurationError."""
+def _storable(value: object) -> tuple[str, Any]:
+    """Return the form and the value of a result that can be stored. Raises ConfigurationError."""
     if isinstance(value, bytes):
-        form, kept, size = "bytes", base64.b64encode(value).decode(), len(value)
+        form, stored, size = "bytes", base64.b64encode(value).decode(), len(value)
     else:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-            form, kept, size = "json", json.loads(text), len(text.encode(errors="surrogatepass"))
-            levels = _levels(kept)
+            form, stored, size = "json", json.loads(text), len(text.encode(errors="surrogatepass"))
+            levels = _levels(stored)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"a result must be JSON or bytes: {error}") from error
         if levels > DEEPEST:
             raise ConfigurationError(f"a result must not be nested deeper than {DEEPEST} levels")
     if size > LARGEST:
         raise ConfigurationError(f"a result must have at most {LARGEST} bytes, not {size}")
-    return form, kept
+    return form, stored
 
 
 def _levels(value: Any) -> int:
@@ -141,7 +141,7 @@ class Run(_settings.Answering):
         """
         if self.lease is None or self.done:
             raise RuntimeError(f"{self.name!r} is done: a result is kept already")
-        self._value = _kept(value)
+        self._value = _storable(value)
 
     async def release(self) -> bool:
         """End the run as the end of its block does. Return whether the lock was held until now."""

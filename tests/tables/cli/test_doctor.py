@@ -17,7 +17,7 @@ from asynclock._nodes.handshake import HandshakeError
 from asynclock._nodes.replicated.acks import Acks
 from asynclock._nodes.wire import Failure
 from asynclock._primitives.kinds import KINDS
-from asynclock._rules.nodeset import Kept, NodeSet
+from asynclock._rules.nodeset import Copy, NodeSet
 from asynclock._rules.validity import Trust
 from asynclock.cli import doctor, probe
 from asynclock.cli.checks import OPTIONAL, TEXTS, call, examine
@@ -257,7 +257,7 @@ def test_clients_that_must_be_started_anew_are_named(
     listed = "\n".join(f"id=1 name={NAMED}{used}:{label} age=3" for label, used in uses.items())
     found = examine(
         [
-            [probed(f"redis://{ours}", clients=listed.encode(), kept=Kept(1, record.text(), name))]
+            [probed(f"redis://{ours}", clients=listed.encode(), copy=Copy(1, record.text(), name))]
             for ours, name in zip(NAMES, record.nodes, strict=True)
         ],
         PURPOSE,
