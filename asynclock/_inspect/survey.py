@@ -305,7 +305,7 @@ class _KeyScan:
     async def _read_each(self, server: Node, keys: Sequence[KeyRef]) -> None:
         replies = await asyncio.gather(*(ask(server, key.inspection(self._prefix)) for key in keys))
         for key, reply in zip(keys, replies, strict=True):
-            self._record(key, reply)
+            self._note(key, reply)
 
     async def _read_owners(self, server: Node, locks: Sequence[tuple[KeyRef, str]]) -> None:
         # In a Cluster each key has its own slot.
@@ -324,7 +324,7 @@ class _KeyScan:
                     view = NodeView(self.node.address, named, left, fence, raw_message=text)
                     self.views[key, ""] = view
 
-    def _record(self, key: KeyRef, reply: Any) -> None:
+    def _note(self, key: KeyRef, reply: Any) -> None:
         part = key.part
         if isinstance(part, Held):
             views = part.views(self.node.address, reply)

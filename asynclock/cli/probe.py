@@ -192,13 +192,13 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
     if isinstance(info, Failure) and not info.code:
         found.down = info
         return
-    _record(found, "INFO", info)
-    _record(found, "CONFIG GET", fsync)
+    _allowed(found, "INFO", info)
+    _allowed(found, "CONFIG GET", fsync)
     tracked = tracking == b"OK" and link.no_hello is None
     if link.no_hello is not None:
-        _record(found, "HELLO", link.no_hello)
-    elif _record(found, "CLIENT TRACKING", tracking):
-        _record(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
+        _allowed(found, "HELLO", link.no_hello)
+    elif _allowed(found, "CLIENT TRACKING", tracking):
+        _allowed(found, "CLIENT CACHING", await link.ask(Command.plain("CLIENT", "CACHING", "YES")))
     if not tracked:
         await ask_whether_one_server(link, purpose.prefix + WITNESS_KEY)
     found.info = parse_info(info)
@@ -220,7 +220,7 @@ async def _ask(found: Probe, link: Link, purpose: Purpose) -> None:
     await asyncio.gather(_watch_clock(found, link, trust, purpose.watch), _second_connection(found))
 
 
-def _record(found: Probe, command: str, reply: Any) -> bool:
+def _allowed(found: Probe, command: str, reply: Any) -> bool:
     read = READERS.get(command)
     if isinstance(answer := read(reply) if read else reply, Failure):
         found.refused[command] = answer
@@ -266,7 +266,7 @@ async def _try_commands(found: Probe, link: Link, purpose: Purpose) -> None:
         tried["WAITAOF"] = Command.plain("WAITAOF", 0, 0, 1)
     replies = await asyncio.gather(*(link.ask(command) for command in tried.values()))
     for name, reply in zip(tried, replies, strict=True):
-        if not _record(found, name, reply) and not (failure := found.refused[name]).code:
+        if not _allowed(found, name, reply) and not (failure := found.refused[name]).code:
             found.down = failure  # it closed the connection, or answers no more
 
 

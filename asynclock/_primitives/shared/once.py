@@ -31,7 +31,7 @@ DEEPEST = 100
 """Maximum number of lists and dicts inside each other: what is kept must be read anywhere."""
 
 
-class _Record(NamedTuple):
+class _Entry(NamedTuple):
     """What the register stores: the claim of a run, or its result."""
 
     fence: int = 0
@@ -42,7 +42,7 @@ class _Record(NamedTuple):
     value: Any = None
 
     @classmethod
-    def read(cls, text: str | None) -> _Record:
+    def read(cls, text: str | None) -> _Entry:
         # The text comes from a server: accept only what a run writes.
         match [0, ""] if text is None else from_json(text):
             case [int(), str()] | [int(), str(), "json", _] as found:
@@ -77,7 +77,7 @@ def _levels(value: Any) -> int:
 
 
 def _describe(value: str, _now: int) -> Description:
-    found = _Record.read(value)
+    found = _Entry.read(value)
     words = "done" if found.form else "begun"
     return {"done": bool(found.form), "fence": found.fence}, f"{words}, fence {found.fence}"
 
@@ -171,9 +171,9 @@ class Run(_settings.Answering):
             raise
         await lease.__aexit__(*end)
 
-    def _learn(self, stored: str | None) -> _Record:
+    def _learn(self, stored: str | None) -> _Entry:
         """Take over the result in the register, if one is kept; return what the register has."""
-        found = _Record.read(stored)
+        found = _Entry.read(stored)
         if found.form:
             self.done, self.fence, self.result = True, found.fence, found.value
         return found
@@ -183,7 +183,7 @@ class Run(_settings.Answering):
         mine = json.dumps([lease.fence, self._id, *self._value])
 
         def step(stored: str | None) -> str | None:
-            found = _Record.read(stored)
+            found = _Entry.read(stored)
             # A result takes the place of its own claim only. A claim takes that of earlier ones:
             # if a higher fence has the lock by now, this request was late.
             late = self._value or found.form or found.fence > lease.fence

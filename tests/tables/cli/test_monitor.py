@@ -195,12 +195,12 @@ QUEUE, MUTEX, EVENT = KeyRef("a", "queue"), KeyRef("a"), KeyRef("a", "event")
 def test_which_reply_is_an_error_of_the_node(key: KeyRef, reply: Any, error: str | None) -> None:
     node: Any = SimpleNamespace(address="n0")
     one = _KeyScan(node, "p:", dict[bytes, KeyRef]().get)
-    one._record(key, reply)
+    one._note(key, reply)
     assert one.error == error
     assert list(one.queues) == ([key] if key is QUEUE and error is None else [])
     assert not one.views
     assert not one.states
-    one._record(EVENT, [1, 3, b"set", 5000, 7])
+    one._note(EVENT, [1, 3, b"set", 5000, 7])
     assert one.states[EVENT] == StateView("n0", 3, "set", 5.0, 7)
 
 
