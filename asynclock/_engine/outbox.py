@@ -43,7 +43,7 @@ from ..events import GONE
 from .attempt import Attempt, Ticket, leave
 from .context import Context, closed
 from .grant import Grant
-from .spec import RELEASED, Granted, LockSpec, acquired, ms, parts_of, plain, released
+from .spec import RELEASED, Granted, LockSpec, acquired, ms, plain, released, replies_of
 
 MOST_NAMES, MOST_KEYS = 64, 384
 """Maximum numbers of names and keys in one command: those of 64 locks on three names, which take a
@@ -470,16 +470,16 @@ class Batch:
             self._split_up()
         node, home, releases = self._nodes.nodes[index], self.home, self.releases
         in_cluster = home is not None
-        parts = parts_of(reply, len(releases), len(self.asks))
+        replies = replies_of(reply, len(releases), len(self.asks))
         # The user may lack the right to one of several names only.
-        undone = UNDONE if in_cluster else (NO_RIGHT,) if len(parts) > 1 else ()
+        undone = UNDONE if in_cluster else (NO_RIGHT,) if len(replies) > 1 else ()
         if in_cluster and type(reply) is Failure and reply.code not in undone:
             self._nodes.look_again()  # the server may have an heir
-        for release, part in zip(releases, parts, strict=False):
-            if type(part) is Failure and part.code in undone:
+        for release, answer in zip(releases, replies, strict=False):
+            if type(answer) is Failure and answer.code in undone:
                 node.deliver(release.command(), release, index)
             else:
-                release.on_reply(index, part)
+                release.on_reply(index, answer)
         if late:
             ttl = self.context.settings.ticket_ttl
             for ask in self.asks if self.asks and self.place else ():
@@ -488,17 +488,17 @@ class Batch:
                 leave(self._nodes, ticket, (index,))
             return
         barred = home is not None and self.started < home.trust.votes_from
-        for ask, part in zip(self.asks, parts[len(releases) :], strict=True):
-            attempt, told, failed = ask.to_attempt(), part, type(part) is Failure
+        for ask, answer in zip(self.asks, replies[len(releases) :], strict=True):
+            attempt, told, failed = ask.to_attempt(), answer, type(answer) is Failure
             alive = ask in self.context.undos and not ask.future.done()
-            if failed and part.code in undone:
+            if failed and answer.code in undone:
                 if alive:
                     node.ask(self._acquire(ask), attempt, index)
                     continue
                 if in_cluster:
                     told = GIVEN_UP  # its release was sent
             elif home is not None:
-                if barred and type(acquired(part)) is Granted:
+                if barred and type(acquired(answer)) is Granted:
                     told = quarantined(home)
                 if type(told) is Failure:
                     told = told_by(home.address, told)

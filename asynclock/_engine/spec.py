@@ -416,18 +416,18 @@ def plain(reply: Any, releases: int, acquires: int) -> list[int] | None:
     return numbers if sound and max(numbers) in FENCES else None
 
 
-def parts_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
+def replies_of(reply: Any, releases: int, acquires: int) -> Sequence[Any]:
     """Return for each name what the node would have replied to its own command."""
     names = releases + acquires
     if type(reply) is Failure or names == 1:
         return [reply] * names
     match reply:
         case [0 | 1, list(found), int(clock)] if len(found) == names:
-            return [_part(one, clock, release=n < releases) for n, one in enumerate(found)]
+            return [_reply_of(one, clock, release=n < releases) for n, one in enumerate(found)]
     return [UNREADABLE] * names
 
 
-def _part(one: Any, clock: int, *, release: bool) -> Any:
+def _reply_of(one: Any, clock: int, *, release: bool) -> Any:
     if type(one) is int:
         return RELEASED if release else (GRANTED, one, b"", clock)
     return one

@@ -187,7 +187,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
     @property
     def releasing(self) -> bool:
         """Whether a release has no reply yet."""
-        return any(part.retry_until for _, _, _, one in self._in_flight for part in one.parts)
+        return any(single.retry_until for _, _, _, one in self._in_flight for single in one.singles)
 
     def close(self, cause: str, *, permanent: bool = False, code: str = "") -> None:
         """End the connection now; commands without a reply fail with `cause`."""
@@ -351,7 +351,7 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         if known.code == "NOSCRIPT" and command.script is not None and not command.sourced:
             # EVAL also loads the script. The commands behind get NOSCRIPT as well and are sent
             # again in the same order, see `_undo_again`.
-            self._again.update(word for part in command.parts for word in part.puts)
+            self._again.update(word for one in command.singles for word in one.puts)
             Link.send(self, command.with_source(), sink, index)
         else:
             self._hear(command, known)
@@ -364,11 +364,11 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
         That happens if another client has loaded the script in the meantime.
         """
         if command.sourced:
-            self._again.difference_update(word for part in command.parts for word in part.puts)
+            self._again.difference_update(word for one in command.singles for word in one.puts)
             return
-        for part in command.parts:
-            if part.op in UNDOES and part.owner in self._again:
-                Link.send(self, part.with_source(), NOBODY, 0)
+        for single in command.singles:
+            if single.op in UNDOES and single.owner in self._again:
+                Link.send(self, single.with_source(), NOBODY, 0)
 
     def _rejected_late(self, reply: Any, index: int, command: Command) -> None:
         """Take errors that came after the timeout: a key may still need its release."""
@@ -376,17 +376,17 @@ class Link(asyncio.Protocol, asyncio.BufferedProtocol):
             case [1, list(errors), _]:
                 pass
             case _:
-                errors = [reply] * len(command.parts)
-        for part, error in zip(command.parts, errors, strict=False):
+                errors = [reply] * len(command.singles)
+        for single, error in zip(command.singles, errors, strict=False):
             if type(error) is not ServerError:
                 continue
-            if not part.retry_until:
+            if not single.retry_until:
                 _demoted(self, str(error))
             # A batch is denied as a whole, even if the user has no right to one name only.
-            elif part is not command and failure(error).code == NO_RIGHT:
-                Link.send(self, part, NOBODY, index)
+            elif single is not command and failure(error).code == NO_RIGHT:
+                Link.send(self, single, NOBODY, index)
             else:
-                self._rejected(error, self.listener.keep_release(part), index, part)
+                self._rejected(error, self.listener.keep_release(single), index, single)
 
     # time
 
@@ -498,12 +498,12 @@ def take_errors(link: Link, reply: Any) -> bool:
     """
     found = False
     match reply:
-        case [1, list(parts), _]:
-            for n, part in enumerate(parts):
-                if type(part) is ServerError:  # its reason is as in a single command
-                    error = ServerError(str(part).removesuffix("."))
-                    parts[n] = failure(error, in_cluster=link.in_cluster)
-                    _demoted(link, str(part))
+        case [1, list(replies), _]:
+            for n, one in enumerate(replies):
+                if type(one) is ServerError:  # its reason is as in a single command
+                    error = ServerError(str(one).removesuffix("."))
+                    replies[n] = failure(error, in_cluster=link.in_cluster)
+                    _demoted(link, str(one))
                     found = True
     return found
 

@@ -307,7 +307,7 @@ class PendingReleases:
         now, longest = _clock.now(), LATE_TIMER_FACTOR * self.node_timeout + RETRY_MARGIN
         # A lease may be won without this node and be released here before its acquire arrives.
         late: dict[Word, float] = {}
-        for command in (part for one in unanswered for part in one.parts):
+        for command in (single for one in unanswered for single in one.singles):
             if command.retry_until and command.asked_since <= asked_until:
                 self.keep(command)
             late.update(dict.fromkeys(command.puts, now + longest))

@@ -447,8 +447,8 @@ class ServerNode(Node):
         """
         batch, renewal = command.op == BATCH, command.op == EXTEND
         match answer:
-            case [_, list(parts), _] if batch:
-                answers = parts[len(parts) - len(command.claims) :]
+            case [_, list(replies), _] if batch:
+                answers = replies[len(replies) - len(command.claims) :]
             case [bytes(digits), _] if renewal:  # a node that extends nothing writes nothing
                 answers = [digit for digit in digits if digit == GRANTED_DIGIT]
             case _:

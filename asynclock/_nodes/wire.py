@@ -142,7 +142,7 @@ class Command:
         return self.op, self.args[1]
 
     @property
-    def parts(self) -> Sequence[Command]:
+    def singles(self) -> Sequence[Command]:
         """The commands, one per name, that this command stands for."""
         return (self,)
 
@@ -204,8 +204,8 @@ class BatchCommand(Command):
     ) -> None:
         super().__init__(script, keys, args)
         self._claims = claims
-        self._parts: Sequence[Command] | None = None
-        self._singles = singles
+        self._singles: Sequence[Command] | None = None
+        self._make = singles
 
     @property
     def claims(self) -> Sequence[Word]:
@@ -213,11 +213,11 @@ class BatchCommand(Command):
         return self._claims
 
     @property
-    def parts(self) -> Sequence[Command]:
+    def singles(self) -> Sequence[Command]:
         """One command per name, for the rare cases in which each name counts alone."""
-        if self._parts is None:  # kept, because each command that is rejected asks again
-            self._parts = self._singles()
-        return self._parts
+        if self._singles is None:  # kept, because each command that is rejected asks again
+            self._singles = self._make()
+        return self._singles
 
 
 @functools.lru_cache(maxsize=2048)

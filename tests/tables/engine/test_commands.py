@@ -9,7 +9,7 @@ import pytest
 
 from asynclock._engine import spec
 from asynclock._engine.outbox import Batch
-from asynclock._engine.spec import RELEASED, ms, parts_of, plain
+from asynclock._engine.spec import RELEASED, ms, plain, replies_of
 from asynclock._nodes.wire import GRANTED, UNREADABLE, Command, Failure
 from asynclock._primitives import lock
 
@@ -74,7 +74,7 @@ def test_a_bundle_is_the_commands_of_its_names(waits: tuple[Any, ...]) -> None:
         batch.ttl, batch.place, batch._limits, batch._give_up_at = 2.5, waits, (7, 8, 9), 0.0
         batch.releases, batch.asks = releases, asks
         bundle = batch._command()
-        assert bundle.packed == b"".join(part.packed for part in bundle.parts)
+        assert bundle.packed == b"".join(single.packed for single in bundle.singles)
         assert (bundle.size, bundle.unlimited) == (len(releases + asks), bool(releases))
 
 
@@ -121,9 +121,9 @@ def test_a_reply_is_plain_if_all_was_done_and_nobody_waits(
 
 
 def test_each_name_gets_the_reply_that_it_would_have_got_alone() -> None:
-    parts = parts_of([1, [1, [1, b"waiter", NOW], 7, REFUSAL, AWAY], NOW], 2, 3)
-    assert parts == [RELEASED, [1, b"waiter", NOW], (GRANTED, 7, b"", NOW), REFUSAL, AWAY]
-    assert parts_of(AWAY, 1, 2) == [AWAY] * 3
-    assert parts_of(REFUSAL, 0, 1) == [REFUSAL]
+    replies = replies_of([1, [1, [1, b"waiter", NOW], 7, REFUSAL, AWAY], NOW], 2, 3)
+    assert replies == [RELEASED, [1, b"waiter", NOW], (GRANTED, 7, b"", NOW), REFUSAL, AWAY]
+    assert replies_of(AWAY, 1, 2) == [AWAY] * 3
+    assert replies_of(REFUSAL, 0, 1) == [REFUSAL]
     for answers in ([1], [1, 7, 8]):
-        assert parts_of([0, answers, NOW], 1, 1) == [UNREADABLE] * 2
+        assert replies_of([0, answers, NOW], 1, 1) == [UNREADABLE] * 2
