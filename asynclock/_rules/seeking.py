@@ -175,15 +175,19 @@ class Seeking:
             self.owners.forget()
         if seen.slot and self._hops < MOST_HOPS:
             self._hops += 1
-            if self._hops == 1 or self.settled:
+            held = self._hops < MOST_HOPS and self._somebody_has_it(seen, now)
+            if held or self._hops == 1 or self.settled:
                 return Step.ELSEWHERE
-            # Rivals that hop together split each vote, so the call needs a place among them.
+            # Rivals that hop together split each vote, so the call needs a place among them. Those
+            # in the queue get the slots one after the other: no call waits there without need.
             self.settled = 1
             return Step.SETTLE
         return Step.AGAIN if seen.unsettled and self.queues else Step.WAIT
 
     def _without_quorum(self, seen: Seen, now: float) -> Step:
-        timeout, took, late = self.node_timeout, now - seen.started, self.late(now)
+        timeout, took = self.node_timeout, now - seen.started
+        # A timer may have cut the attempt shortly before: uvloop's are up to a millisecond early.
+        late = self.deadline is not None and (seen.cut or now >= self.deadline)
         if late and took < timeout:  # the nodes had less than their time: this may be no outage
             if self.lost:
                 return Step.TAKEN

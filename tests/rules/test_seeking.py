@@ -90,7 +90,7 @@ SLOTS = {"permits": 3}
         (ONCE, mute(cut=True), Step.OUTAGE),
         (ONCE, mute(discarded=True), Step.WAIT),
         (ONCE, mute(discarded=True, barred=0.6), Step.OUTAGE),
-        (OVER, mute(cut=True), Step.OUT_OF_TIME),
+        (LIMITED, mute(cut=True), Step.OUT_OF_TIME),
         (OVER, mute(started=ASKED - 0.85 * TIMEOUT, cut=True), Step.OUT_OF_TIME),
         (OVER, mute(started=ASKED - 0.95 * TIMEOUT, cut=True), Step.OUTAGE),
         (OVER, mute(), Step.OUTAGE),
@@ -154,11 +154,13 @@ def test_a_call_without_a_queue_begins_anew_once_somebody_has_it() -> None:
 
 
 def test_the_hops_to_another_slot_come_to_an_end() -> None:
-    seeking, seen = call(permits=9), lost(slot=True)
-    for second in (Step.SETTLE, Step.ELSEWHERE):  # then it has a ticket
-        steps = [seeking.after(seen, ASKED) for _ in range(MOST_HOPS + 1)]
-        assert steps == [Step.ELSEWHERE, second, *[Step.ELSEWHERE] * (MOST_HOPS - 2), Step.WAIT]
+    seen = lost(slot=True)
+    for shown, alone in ((seen, MOST_HOPS - 1), (lost(SPLIT, slot=True), 1)):
+        seeking, hops = call(permits=9), [Step.ELSEWHERE] * MOST_HOPS
+        steps = [seeking.after(shown, ASKED) for _ in range(MOST_HOPS + 1)]
+        assert steps == [*hops[:alone], Step.SETTLE, *hops[alone + 1 :], Step.WAIT]
         seeking.pause(seen, ASKED, 0.5, rank=0, listens=False)
+        assert [seeking.after(shown, ASKED) for _ in hops] == hops, "it has a ticket"
     seeking = call(**ONCE, **SLOTS)
     assert [seeking.after(seen, ASKED) for _ in range(4)] == [Step.ELSEWHERE] * 3 + [Step.TAKEN]
     late = call(**SLOTS, deadline=ASKED + 1.0)
@@ -187,9 +189,7 @@ def test_no_pause_is_longer_than_the_time_that_is_left() -> None:
 
 def test_an_attempt_has_a_limit_only_near_the_end() -> None:
     assert call().limit(None, ASKED) is None
-    assert call(**ONCE).limit(None, ASKED) is None, (
-        "its links know better whether the loop was busy"
-    )
+    assert call(**ONCE).limit(None, ASKED) is None, "its links know better: was the loop busy?"
     seeking = call(deadline=ASKED + 5.0)
     assert seeking.limit(None, ASKED + 5.0 - LONGEST_ATTEMPT * TIMEOUT) is None
     assert seeking.limit(None, ASKED + 4.0) == seeking.limit(lost(SPLIT), ASKED + 4.0) == 1.0
@@ -320,7 +320,7 @@ def test_a_call_ends_in_time_and_never_gives_up_a_name_that_nobody_has(
             )
             assert named or (seen.reserved and permits == 1)
         if step in (Step.TAKEN, Step.OUTAGE, Step.HOPELESS, Step.OUT_OF_TIME):
-            assert once or deadline is None or now >= deadline or now + seen.barred > deadline
+            assert once or seen.cut or deadline is None or now + seen.barred >= deadline
             return
     if deadline is not None:
         assert now <= max(deadline, END) + 0.6
