@@ -86,6 +86,7 @@ class Engine(Context):
         if now >= grant.valid_until:
             self.lose(grant, UNNOTICED)
             return None
+        grant.vacated()  # first: an observer may release a part of this lease, or all of it
         if self.observers:
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
@@ -97,7 +98,6 @@ class Engine(Context):
         if queue.waiters and not rest:
             if self.messages and self.messages.pop(grant, b""):
                 self.publish(grant)
-            grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
         kept = not rest and queue.keep(grant, now)

@@ -246,13 +246,16 @@ class Lease(_settings.Answering):
         """
         _settings.callback(callback)
         check_loop(self)
-        asked, reference = self.wanted(), ReferenceType(self)  # which don't keep the lease
+        asked, again = self.wanted(), self._weakly()  # which don't keep the lease
 
         async def tell() -> None:
-            if await asked is not None and (lease := reference()) is not None:
+            if await asked is not None and (lease := again()) is not None:
                 callback(lease)
 
         self._engine.background.spawn(tell(), f"asynclock: a callback of {self.name}")
+
+    def _weakly(self) -> Callable[[], Lease | None]:
+        return ReferenceType(self)
 
     async def release(self) -> bool:
         """Release the lock. Return whether it was held until now; if not, the loss is reported.

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import lru_cache, partial
 from itertools import cycle, starmap
 from typing import Any
+from weakref import ReferenceType
 
 from .. import _settings
 from .._engine.acquire import Acquire, AcquireContext
@@ -150,6 +151,13 @@ class MultiLease(Lease):
     def leases(self) -> tuple[Lease, ...]:
         """The lease on all names; on Cluster one lease per name, of a semaphore one per permit."""
         return tuple(starmap(self._lease_of, self._grants))
+
+    def _weakly(self) -> Callable[[], Lease | None]:
+        whole, pair = self._whole, self._grants[0]
+        if whole is None:
+            return super()._weakly()
+        reference = ReferenceType(whole)  # nobody need keep a part
+        return lambda: (kept := reference()) and kept._lease_of(*pair)
 
     def _lease_of(self, grant: Grant, fence: int) -> Lease:
         found = MultiLease(self._engine, grant.spec.name, self._names)

@@ -13,6 +13,7 @@ from asynclock.events import Event, Lost, Released
 from asynclock.testing import lose
 from tests.engine.virtual_nodes import Nodes, start, virtual_single
 from tests.tables.inside import now
+from tests.waiting import call_off
 
 FIRST, SECOND = 0, 1
 
@@ -124,8 +125,7 @@ async def test_a_part_that_is_being_handed_over_is_no_longer_the_holds(on: Nodes
         with pytest.raises(asynclock.LeaseLostError, match="it was released"):
             await hold.__aenter__()
         assert (hold.held, await hold.release(), hold.lost_reason) == (False, False, None)
-        assert await (await waiting[0]).release()
-        assert await (await waiting[1]).release()
+        assert [await (await one).release() for one in waiting] == [True, True]
         assert await free(on)
 
 
@@ -140,16 +140,18 @@ async def test_a_hold_that_is_released_while_it_collects_keeps_nothing(on: Nodes
         whole = await collecting
         assert (held.held, whole.held, [*whole.fences]) == (False, False, [*"mn"])
         assert [[*part.fences] for part in whole.leases] == [["m"], ["n"]]
-        assert await whole.release() is False
-        assert await free(on)
+        assert (await whole.release(), await free(on)) == (False, True)
 
 
 @virtual_single
 async def test_its_parts_keep_a_hold(on: Nodes) -> None:
     async with two_leases(on) as (hold, locks):
-        parts = hold.leases
+        parts, told = hold.leases, list[Any]()
+        hold.leases[SECOND].on_wanted(told.append)  # nobody need keep this part
         del hold
+        assert await locks.ask_back("n")
         await asyncio.sleep(30)
+        assert [one.name for one in told] == ["n"]
         assert await parts[FIRST].release()
         resumed = await locks.resume(await parts[SECOND].detach())
         assert await resumed.release()
@@ -171,12 +173,10 @@ async def test_a_release_that_is_cancelled_releases_every_lease(on: Nodes) -> No
         releasing = start(hold.release())
         await asyncio.sleep(0.1)
         assert not releasing.done()
-        releasing.cancel()
-        await asyncio.wait([releasing])
+        await call_off(releasing)
         assert releasing.cancelled()
         await asyncio.sleep(1)
-        assert locks.leases() == ()
-        assert await free(on)
+        assert (locks.leases(), await free(on)) == ((), True)
 
 
 @either
@@ -222,16 +222,19 @@ async def test_an_end_that_nothing_noticed_is_noticed_when_the_hold_is_entered_o
 async def test_an_observer_may_release_what_is_being_released(on: Nodes) -> None:
     """At once, as an eager task does."""
     async with on.connect(prefix="x:{") as locks:
-        hold = await locks.multi_lock("m", "n").acquire()
-        ended: list[Any] = []
+        hold, ended = await locks.multi_lock("m", "n").acquire(), list[Any]()
+        waiting = [start(locks.lock("n").acquire()) for _ in range(2)]
+        await asyncio.sleep(0.05)
 
         def again(event: Event) -> None:
             if isinstance(event, Released):
-                ended.append(next(hold.release().__await__(), True))
+                for one in (hold, hold.leases[event.name == "n"]):
+                    ended.append(next(one.release().__await__(), True))
 
         locks.observe(again)
         assert await hold.release()
-        assert (ended, locks.statistics().released) == ([True, True], 2)
+        assert (ended, locks.statistics().released) == ([True] * 4, 2)
+        assert [await (await one).release() for one in waiting] == [True, True]
 
 
 @virtual_single
@@ -264,8 +267,7 @@ async def test_a_body_that_is_closed_releases_every_name(on: Nodes) -> None:
         body.send(None)
         body.close()
         await asyncio.sleep(0.1)
-        assert locks.statistics().held == 0
-        assert await free(on)
+        assert (locks.statistics().held, await free(on)) == (0, True)
 
 
 @virtual_single
