@@ -325,17 +325,17 @@ class Acquire(AcquireContext[Lease]):
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
-        engine, lease, first, kept = self._engine, None, None, None
+        engine, lease, first, turn_since = self._engine, None, None, None
         owed = queue is not None and queue.kept is not None
         try:
             if owed and queue is not None:
-                kept = queue.take_kept(_clock.now())
+                turn_since = queue.take_kept(_clock.now())
             left = None
             if self._deadline is not None:
                 timeout = engine.settings.node_timeout
                 until = answer_by(self._deadline, self._started, timeout)
                 left = limit(until, _clock.now(), timeout)
-            if kept is None and (left is None or left > 0) and not engine.closed:
+            if turn_since is None and (left is None or left > 0) and not engine.closed:
                 no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
                 place = () if no_ticket else engine.place
                 ask = Ask(engine, self._spec, self._options.ttl, place)
@@ -345,7 +345,7 @@ class Acquire(AcquireContext[Lease]):
                     first = ask.to_attempt()
                     first.conclude()  # it may be won after all: then `Seek.run` returns it
             if lease is None:
-                lease = yield from self._contend(queue, first, kept).__await__()
+                lease = yield from self._contend(queue, first, turn_since).__await__()
         except BaseException:
             engine.clean_up(partial(self._give_up, queue, owed=owed))
             raise
@@ -363,11 +363,11 @@ class Acquire(AcquireContext[Lease]):
             self._engine.next_in_line(queue)
 
     async def _contend(
-        self, queue: LocalQueue | None, first: Attempt | None, kept: float | None
+        self, queue: LocalQueue | None, first: Attempt | None, turn_since: float | None
     ) -> Lease:
         """Ask until the nodes grant; `first` is the attempt of the batch, if there was one.
 
-        `kept`: the moment since which this process may go first.
+        `turn_since`: the moment since which this process may go first.
         """
         work = WORK.get()
         # A call of stopped work still takes what is free, as with a timeout of 0.
@@ -379,14 +379,14 @@ class Acquire(AcquireContext[Lease]):
             self._started if stopped else self._deadline,
             self._started,
             self._once,
-            kept is not None,
+            turn_since is not None,
             queue or LocalQueue(self._spec.name, "", 1, 0.0),
         )
         if work is None or stopped:
             attempt = await seek.run(first)
         else:
             attempt = await _until_stopped(work, seek, first)
-        return self._won(attempt, queue, kept if seek.contended is None else None)
+        return self._won(attempt, queue, turn_since if seek.contended is None else None)
 
     def _won_in_batch(self, ask: Ask, queue: LocalQueue | None) -> Lease | None:
         """Return the lease if the whole batch was won and is still valid; otherwise None."""
@@ -403,7 +403,7 @@ class Acquire(AcquireContext[Lease]):
         )
         return self._hold(grant, now)
 
-    def _won(self, attempt: Attempt, queue: LocalQueue | None, kept: float | None) -> Lease:
+    def _won(self, attempt: Attempt, queue: LocalQueue | None, turn_since: float | None) -> Lease:
         now = _clock.now()
         grant = Grant(
             attempt.spec,
@@ -414,7 +414,7 @@ class Acquire(AcquireContext[Lease]):
             tuple(attempt.ballot.claims),
             attempt.started,
             queue,
-            now if kept is None else kept,
+            now if turn_since is None else turn_since,
             contended=attempt.others,
         )
         return self._hold(grant, now)

@@ -1,7 +1,7 @@
 -- The releases and acquires of a batch at names where nobody is in the way; the others go to `rest`.
 
 -- Whether this name has no key that shows that somebody waits or is in the way.
-local function alone(i)
+local function quiet(i)
   for k = 1, aside do
     if try('PTTL', KEYS[k * names + i]) ~= -2 then return false end
   end
@@ -14,7 +14,7 @@ if op == 'batch' then
   -- One call reads all names to be released, and one deletes those that their owners still have.
   local held, own, owned = releases > 0 and call('MGET', unpack(KEYS, 1, releases)), {}, 0
   for i = 1, releases do
-    if held[i] == ARGV[7 + i] and (nobody or alone(i)) then
+    if held[i] == ARGV[7 + i] and (nobody or quiet(i)) then
       owned = owned + 1
       own[owned], replies[i] = KEYS[i], 1
     else
@@ -25,7 +25,7 @@ if op == 'batch' then
 
   local late, ttl = too_late(), ARGV[3]
   for i = releases + 1, names do
-    local done = not late and (nobody or alone(i)) and try('SET', KEYS[i], ARGV[7 + i], 'NX', 'PX', ttl)
+    local done = not late and (nobody or quiet(i)) and try('SET', KEYS[i], ARGV[7 + i], 'NX', 'PX', ttl)
     if done and done.ok then
       replies[i] = next_fence(KEYS[counters + i])
     else
