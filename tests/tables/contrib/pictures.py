@@ -83,7 +83,7 @@ class SeenBefore(History):
 
     def __init__(self) -> None:
         super().__init__()
-        now, counts = time.time(), SeenLeases().counts
+        now, counts = time.time(), SeenLeases().totals
         acquired = [160 + 90 * math.sin(step / 9) + step * 7 % 41 for step in range(108)]
         for step in range(108):
             ago = 540.0 - 5 * step
