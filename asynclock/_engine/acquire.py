@@ -340,7 +340,7 @@ class Acquire(AcquireContext[Lease]):
                 place = () if no_ticket else engine.place
                 ask = Ask(engine, self._spec, self._options.ttl, place)
                 yield from decide(ask, left)
-                lease = self._won_in_batch(ask, queue)
+                lease = self._won(ask, queue)
                 if lease is None:
                     first = ask.to_attempt()
                     first.conclude()  # it may be won after all: then `Seek.run` returns it
@@ -386,9 +386,14 @@ class Acquire(AcquireContext[Lease]):
             attempt = await seek.run(first)
         else:
             attempt = await _until_stopped(work, seek, first)
-        return self._won(attempt, queue, turn_since if seek.contended is None else None)
+        now, ballot = _clock.now(), attempt.ballot
+        until, sent, voters = attempt.valid_until, attempt.started, tuple(ballot.claims)
+        since = now if turn_since is None or seek.contended is not None else turn_since
+        what = attempt.spec, attempt.owner, ballot.fence, self._options
+        grant = Grant(*what, until, voters, sent, queue, since, contended=attempt.others)
+        return self._hold(grant, now)
 
-    def _won_in_batch(self, ask: Ask, queue: LocalQueue | None) -> Lease | None:
+    def _won(self, ask: Ask, queue: LocalQueue | None) -> Lease | None:
         """Return the lease if the whole batch was won and is still valid; otherwise None."""
         engine, batch, now = self._engine, ask.batch, _clock.now()
         if not ask.fence or now >= batch.valid_until:
@@ -400,22 +405,6 @@ class Acquire(AcquireContext[Lease]):
         until, sent, voters = batch.valid_until, batch.started, batch.voters
         grant = Grant(
             ask.spec, ask.owner, ask.fence, self._options, until, voters, sent, queue, now
-        )
-        return self._hold(grant, now)
-
-    def _won(self, attempt: Attempt, queue: LocalQueue | None, turn_since: float | None) -> Lease:
-        now = _clock.now()
-        grant = Grant(
-            attempt.spec,
-            attempt.owner,
-            attempt.ballot.fence,
-            self._options,
-            attempt.valid_until,
-            tuple(attempt.ballot.claims),
-            attempt.started,
-            queue,
-            now if turn_since is None else turn_since,
-            contended=attempt.others,
         )
         return self._hold(grant, now)
 
