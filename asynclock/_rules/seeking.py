@@ -25,7 +25,8 @@ LONGEST_ATTEMPT = 3
 for the request, and one to write the fence back."""
 MOST_HOPS = 5
 """Maximum number of attempts at slots that a call which waits adds to the first one before it
-pauses: enough for a semaphore to look at every slot and then take a free one."""
+pauses: enough for a semaphore to look at every slot and then take a free one. If a quarter of the
+permits is more, that counts: rivals meet at many of the slots that seem to be free."""
 MOST_IN_VAIN = 8
 """Number of pushes in vain after which a call no longer asks for pushes: a server whose table of
 tracked keys is full sends them for keys that have not changed."""
@@ -113,12 +114,14 @@ class Seeking:
     """The same after a split vote, or after a slot was reported as free."""
     _hops: int = field(default=0, init=False)
     """Number of hops to another slot since the last pause."""
+    _most_hops: int = field(init=False)
     _in_vain: int = field(default=0, init=False)
     """Number of pushes in vain; each pause without a push takes one away."""
     _outage_since: float | None = field(default=None, init=False)
     """When the first of the attempts in a row began for which too few nodes voted."""
 
     def __post_init__(self) -> None:
+        self._most_hops = max(MOST_HOPS, self.permits // 4)
         ends = self.began if self.deadline is None and self.once else self.deadline
         self._until = inf if ends is None else answer_by(ends, self.began, self.node_timeout)
         self._settled_by = max(self._until, self.began + SETTLING * self.node_timeout)
@@ -173,9 +176,9 @@ class Seeking:
                 return Step.TAKEN
             self.settled = 0
             self.owners.forget()
-        if seen.slot and self._hops < MOST_HOPS:
+        if seen.slot and self._hops < self._most_hops:
             self._hops += 1
-            held = self._hops < MOST_HOPS and self._somebody_has_it(seen, now)
+            held = self._hops < self._most_hops and self._somebody_has_it(seen, now)
             if held or self._hops == 1 or self.settled:
                 return Step.ELSEWHERE
             # Rivals that hop together split each vote, so the call needs a place among them. Those

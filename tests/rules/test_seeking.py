@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -155,9 +156,11 @@ def test_a_call_without_a_queue_begins_anew_once_somebody_has_it() -> None:
 
 def test_the_hops_to_another_slot_come_to_an_end() -> None:
     seen = lost(slot=True)
-    for shown, alone in ((seen, MOST_HOPS - 1), (lost(SPLIT, slot=True), 1)):
-        seeking, hops = call(permits=9), [Step.ELSEWHERE] * MOST_HOPS
-        steps = [seeking.after(shown, ASKED) for _ in range(MOST_HOPS + 1)]
+    cases = (9, MOST_HOPS), (23, MOST_HOPS), (64, 16)
+    for shown, (permits, most) in product((seen, lost(SPLIT, slot=True)), cases):
+        seeking, hops = call(permits=permits), [Step.ELSEWHERE] * most
+        alone = most - 1 if shown is seen else 1
+        steps = [seeking.after(shown, ASKED) for _ in range(most + 1)]
         assert steps == [*hops[:alone], Step.SETTLE, *hops[alone + 1 :], Step.WAIT]
         seeking.pause(seen, ASKED, 0.5, rank=0, listens=False)
         assert [seeking.after(shown, ASKED) for _ in hops] == hops, "it has a ticket"
