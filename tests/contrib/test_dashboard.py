@@ -265,9 +265,9 @@ async def test_who_waits_in_other_processes(urls: list[str]) -> None:
         asynclock.connect(*urls, **PATIENT, label=LABEL) as locks,
         asynclock.connect(*urls, **PATIENT, label="there:2") as there,
         client_for(locks) as client,
-        locks.semaphore("pool", 2).acquire(),
-        locks.lock("a"),
     ):
+        await locks.ready()  # each node is asked for both
+        _held = [await lock.acquire() for lock in (locks.semaphore("pool", 2), locks.lock("a"))]
         waiting = asyncio.create_task(there.lock("a").acquire())
 
         async def shown() -> Any:
