@@ -86,8 +86,8 @@ class Engine(Context):
         if now >= grant.valid_until:
             self.lose(grant, UNNOTICED)
             return None
-        grant.vacated()  # first: an observer may release a part of this lease, or all of it
         if self.observers:
+            grant.vacated()  # first: an observer may release a part of this lease, or all of it
             held, left = now - grant.held_since, grant.valid_until - now
             self.observers(Released(grant.spec.name, grant.owner, grant.fence, held, left))
         self.totals.released += 1
@@ -98,6 +98,7 @@ class Engine(Context):
         if queue.waiters and not rest:
             if self.messages and self.messages.pop(grant, b""):
                 self.publish(grant)
+            grant.vacated()
             if queue.hand_on(grant, grant.options, now):
                 return None
         kept = not rest and queue.keep(grant, now)
