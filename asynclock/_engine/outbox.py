@@ -80,11 +80,13 @@ class Ask:
     attempt: Attempt | None = None
     """The vote on this request alone; None while the batch may be decided as a whole."""
     batch: Batch = field(init=False)
-    future: asyncio.Future[None] = field(default_factory=asyncio.Future)
+    future: asyncio.Future[None] = field(init=False)
     """Done once the verdict is certain."""
 
     def __post_init__(self) -> None:
         self.owner = self.context.owners.new()
+        # With the loop: to ask for the running one takes Python 3.11 a system call, `getpid`.
+        self.future = asyncio.Future(loop=self.context.multiplexer.loop)
         if self.ticket is not None:
             self.place = self.ticket.words()
 
@@ -209,7 +211,7 @@ class Release:
 
     def done(self) -> asyncio.Future[None]:
         """Return a future that is done once the outcome is certain, within one node timeout."""
-        self._future = asyncio.Future()
+        self._future = asyncio.Future(loop=self.context.multiplexer.loop)
         if self._answered and self.certain():
             self._future.set_result(None)
         return self._future
