@@ -436,14 +436,11 @@ class Acquire(AcquireContext[Lease]):
         # try_acquire never waits in the queue. It fails at once if this process holds the name, and
         # else asks the nodes. It uses the local queue unless another task asks, or the name is kept
         # for one.
-        spec, queues = self._spec, self._engine.queues
+        spec = self._spec
         if spec.queue_key is None:
             return None
-        queue = queues.get(spec.queue_key)
-        if queue is None:
-            queue = LocalQueue(spec.name, spec.queue_key, spec.permits, self._engine.settings.turn)
-            queues[spec.queue_key] = queue
-        elif self._once:
+        queue = self._engine.local_queue(spec, spec.queue_key)
+        if self._once:
             if queue.full:
                 raise refusals.held_here(self._engine, queue)
             if queue.kept is not None or queue.asking + len(queue.grants) >= queue.permits:

@@ -96,9 +96,10 @@ class Context:
         self.seeking: dict[object, tuple[str, float] | None] = {}
         """For each call that asks the nodes again and again: once others have the name, the name
         and when the call began."""
-        self.undos: dict[object, Callable[[], object]] = {}
+        self.undos: dict[Any, Callable[[Any], object]] = {}
         """For each call that may leave anything on the nodes: the function that takes all of it
-        back, which `close` calls. A dict keeps their order, so that simulations repeat."""
+        back, which `close` calls with the call. A dict keeps their order, so that simulations
+        repeat."""
         self.undoing: set[asyncio.Task[Any]] = set()
         """The work of such functions that takes several requests; `aclose` waits for it."""
         self.messages: dict[object, bytes] = {}
@@ -147,8 +148,8 @@ class Context:
         """Refuse every later call, and take back what calls may have left on the nodes."""
         self.closed, self.ready = True, _refuse
         while self.undos:  # a garbage collection may close one of these calls meanwhile
-            _, undo = self.undos.popitem()
-            undo()  # now, because later no connection is left to send the requests
+            call, undo = self.undos.popitem()
+            undo(call)  # now, because later no connection is left to send the requests
 
     def forked(self) -> None:
         """In a forked child: renew the label and the random seed; refuse every later call."""

@@ -29,6 +29,8 @@ from .spec import LockSpec, QueueKey
 _log = logging.getLogger("asynclock")
 
 NAMES_LOGGED = 10
+MOST_QUEUES = 1024
+"""Number of local queues from which on those that nobody uses are dropped."""
 
 
 @of_one_process
@@ -44,6 +46,7 @@ class Engine(Context):
     ) -> None:
         super().__init__(multiplexer, background, settings, observers)
         self.queues: dict[QueueKey, LocalQueue] = {}
+        self._most_queues = MOST_QUEUES
         self.renewals: Renewals = Renewals(multiplexer, self.retention, self.lose, self._renewed)
         self._closing: asyncio.Task[None] | None = None
         _process.tell_child(self)
@@ -162,14 +165,28 @@ class Engine(Context):
         nodes = self.multiplexer
         nodes.broadcast(spec.pass_on(), WakesNext(nodes.wakeups, spec))
 
+    def local_queue(self, spec: LockSpec, key: QueueKey) -> LocalQueue:
+        """Return the local queue of a name.
+
+        A queue that nobody uses stays for the next call, until there are too many.
+        """
+        queues = self.queues
+        queue = queues.get(key)
+        if queue is None:
+            if len(queues) >= self._most_queues:
+                self.queues = {each: one for each, one in queues.items() if one.used}
+                self._most_queues = max(MOST_QUEUES, 2 * len(self.queues))
+            queue = self.queues[key] = LocalQueue(spec.name, key, spec.permits, self.settings.turn)
+        return queue
+
     def next_in_line(self, queue: LocalQueue) -> None:
-        """Let the next waiter ask, unless a task asks or all is held; drop the queue if unused."""
+        """Let the next waiter ask, unless a task asks or all is held."""
         if queue.asking or len(queue.grants) >= queue.permits:
             return
         if queue.waiters and queue.let_ask():
             queue.asking += 1
-        elif queue.kept is None and not queue.grants and self.queues.get(queue.key) is queue:
-            del self.queues[queue.key]
+        else:
+            queue.unanswered = queue.holder = queue.message_replies = None
 
     def lose(self, grant: Grant, reason: str) -> None:
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""

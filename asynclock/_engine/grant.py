@@ -358,6 +358,11 @@ class LocalQueue:
         """Whether this process holds all permits of the name."""
         return len(self.grants) >= self.permits
 
+    @property
+    def used(self) -> bool:
+        """Whether a task holds the name, asks or waits for it, or may take it again first."""
+        return bool(self.grants or self.asking or self.waiters or self.kept)
+
     def join(self, options: LeaseOptions, since: float) -> Turn:
         """Add a waiter whose call began at `since`; the returned future gives it its turn."""
         waiter: Turn = asyncio.get_running_loop().create_future()

@@ -353,7 +353,7 @@ def enter(lease: L) -> L:
     return lease
 
 
-def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
+def let_go(lease: Lease, *, hold: bool = False) -> list[Release]:
     """Release now, without waiting, and return the releases that were sent.
 
     No release is sent for a grant that is over, was handed over or has other leases. With `hold`
@@ -361,9 +361,9 @@ def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
     event loop, gives it back.
     """
     if lease._outcome is not None:
-        return ()
+        return []
     engine, now, held = lease._engine, _clock.now(), True
-    releases: tuple[Release, ...] = ()
+    releases = []
     for grant, fence in lease._grants:
         if not grant.leases or grant.fence != fence:  # it is over, or was handed over
             held = False
@@ -380,7 +380,7 @@ def let_go(lease: Lease, *, hold: bool = False) -> tuple[Release, ...]:
             engine.paces.held(grant.spec.pace_key, now - grant.held_since)
         release = engine.end_lease(grant, now, lease._was_lost)
         if release is not None:
-            releases += (release,)
+            releases.append(release)
     lease._outcome = held
     return releases
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -51,44 +51,57 @@ server 1.1 ms. 64 mutexes take it 0.3 ms, or 1 ms if all are held and leave tick
 FEW_KEYS: Final = MOST_KEYS // MOST_NAMES  # per name; names with more reach MOST_KEYS first
 ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
-MOST_UNSENT: Final = 4
-"""Number of unsent batches, the newest ones, that a name may join: each ttl has one of its own."""
-MOST_UNSENT_IN_CLUSTER: Final = 32
-"""The same on a Cluster, where each server has batches of its own."""
+MOST_UNSENT: Final = 32
+"""Number of unsent batches, the newest ones, that a name may join. Each ttl has batches of its own,
+and on a Cluster each server."""
 UNDONE: Final = (*SENT_AGAIN, "CLUSTERDOWN")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
 WAKE_NOBODY = (1,)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Ask:
     """One owner's request for one name; `decide` sends it and waits for the verdict."""
 
     context: Context
     spec: LockSpec
     ttl: float
-    place: tuple[Word, ...] = ()
+    place: tuple[Word, ...]
     """Arguments that ask for a place in the queue; () if this one doesn't wait. With one word a
     node makes a ticket named after the owner (`Attempt.conclude`); a ticket has more words."""
-    ticket: Ticket | None = None
+    ticket: Ticket | None
     """The caller's place in the queue; None if it has none."""
-    first: bool = True
+    first: bool
     """Whether this is the first request of its call; `seeking` has the calls that ask again."""
-    owner: str = field(init=False)
-    fence: int = 0
+    owner: str
+    fence: int
     """The fence, once the whole batch was won; 0 before, and if each name is decided alone."""
-    attempt: Attempt | None = None
+    attempt: Attempt | None
     """The vote on this request alone; None while the batch may be decided as a whole."""
-    batch: Batch = field(init=False)
-    future: asyncio.Future[None] = field(init=False)
+    batch: Batch
+    future: asyncio.Future[None]
     """Done once the verdict is certain."""
 
-    def __post_init__(self) -> None:
-        self.owner = self.context.owners.new()
+    def __init__(
+        self,
+        context: Context,
+        spec: LockSpec,
+        ttl: float,
+        place: tuple[Word, ...] = (),
+        ticket: Ticket | None = None,
+        first: bool = True,
+    ) -> None:
+        self.context = context
+        self.spec = spec
+        self.ttl = ttl
+        self.place = place if ticket is None else ticket.words()
+        self.ticket = ticket
+        self.first = first
+        self.owner = context.owners.new()
+        self.fence = 0
+        self.attempt = None
         # With the loop: to ask for the running one takes Python 3.11 a system call, `getpid`.
-        self.future = asyncio.Future(loop=self.context.multiplexer.loop)
-        if self.ticket is not None:
-            self.place = self.ticket.words()
+        self.future = asyncio.Future(loop=context.multiplexer.loop)
 
     def barge(self) -> None:
         """Ask ahead of all waiters, because the turn of this process isn't over."""
@@ -551,7 +564,7 @@ def _put(ask: Ask, *, armed: bool) -> None:
     if own:
         batch.most, batch.armed = 1, armed
     batch.asks.append(ask)
-    context.undos[ask] = ask.withdraw
+    context.undos[ask] = Ask.withdraw
     _send_soon(nodes, batch, wait=False)
 
 
@@ -560,8 +573,7 @@ def _with_room(
 ) -> Batch | None:
     """Return a batch that a release (None), or an acquire with equal arguments, may join."""
     batch: Batch  # nothing else puts itself in there
-    most = MOST_UNSENT if home is None else MOST_UNSENT_IN_CLUSTER
-    for batch in unsent[-most:]:
+    for batch in unsent[-MOST_UNSENT:]:
         if batch.spec.form != spec.form or batch.sent or batch.home is not home:
             continue
         if ask is None or not batch.asks or (batch.ttl == ask.ttl and batch.place == ask.place):

@@ -80,7 +80,7 @@ class Seek:
         """
         engine, spec = self._engine, self._spec
         engine.seeking[self] = None
-        engine.undos[self] = self.leave
+        engine.undos[self] = Seek.leave
         try:
             while not engine.closed:
                 attempt = await self._attempt(spec) if first is None else first

@@ -194,12 +194,16 @@ class Acquirable(Named, Generic[L]):
 
     __slots__ = ("_entered",)
 
-    def __init__(
-        self, engine: Engine, spec: LockSpec, options: LeaseOptions, timeout: float | None
-    ) -> None:
-        super().__init__(engine, spec, options, timeout)
-        # The only state: which lease an `async with` on this object must release.
-        self._entered: Entered[L] = Entered()
+    _entered: Entered[L]
+    """The only state: which lease an `async with` on this object must release. Unset before the
+    first one, because most objects only serve one `acquire`."""
+
+    def _note(self, lease: L) -> L:
+        try:
+            self._entered.append(lease)
+        except AttributeError:
+            self._entered = Entered((lease,))
+        return lease
 
     def _call(self, timeout: float | None, *, once: bool = False) -> AcquireContext[L]:
         """Make a call of `acquire`, or (with `once`) of `try_acquire`."""
@@ -241,9 +245,8 @@ class Acquirable(Named, Generic[L]):
             return None
 
     async def __aenter__(self) -> L:
-        lease = await (await self._obtain(self._timeout, False, _clock.now())).__aenter__()
-        self._entered.append(lease)
-        return lease
+        lease = await self._obtain(self._timeout, False, _clock.now())
+        return self._note(await lease.__aenter__())
 
     def __aexit__(
         self,
@@ -251,7 +254,8 @@ class Acquirable(Named, Generic[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, bool | None]:
-        return self._entered.leave().__aexit__(kind, error, trace)
+        entered: Entered[L] = getattr(self, "_entered", None) or Entered()
+        return entered.leave().__aexit__(kind, error, trace)
 
     if not TYPE_CHECKING:
         __enter__ = __exit__ = _settings.enter_async
@@ -268,9 +272,7 @@ class Lockable(Acquirable[Lease]):
 
     async def __aenter__(self) -> Lease:
         # The same as in the base class, without a coroutine of the lease.
-        lease = enter(await self._call(self._timeout))
-        self._entered.append(lease)
-        return lease
+        return self._note(enter(await self._call(self._timeout)))
 
 
 CLOCK: Final = "clock.lua"

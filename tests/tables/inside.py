@@ -144,7 +144,7 @@ def named_by_watchers(patch: pytest.MonkeyPatch, host: str) -> None:
 
 def names_in_use(locks: LockManager) -> list[str]:
     """Return the names that tasks of a client have or want."""
-    return [queue.name for queue in locks._engine.queues.values()]
+    return [queue.name for queue in locks._engine.queues.values() if queue.used]
 
 
 def pictures_last(patch: pytest.MonkeyPatch, seconds: float) -> None:

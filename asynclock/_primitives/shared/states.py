@@ -344,8 +344,8 @@ class Barrier(_Shared):
         party = self._engine.owners.new_token()
         ttl = round(self._ttl * 1_000_000)
         arrival = self._step(lambda state: state.arrive(party, self._now(), ttl))
-        undos, vanish = self._engine.undos, partial(self._vanish, party)
-        undos[party] = vanish
+        undos = self._engine.undos
+        undos[party] = self._vanish
         try:
             while True:
                 # Repeated twice per ttl, so that one late report doesn't make us count as crashed.
@@ -366,11 +366,12 @@ class Barrier(_Shared):
             raise  # it has left already
         except asyncio.CancelledError:
             if undos.pop(party, None) is not None:  # otherwise the manager has begun to close
-                await asyncio.wait([vanish()], timeout=2 * self._engine.settings.node_timeout)
+                timeout = 2 * self._engine.settings.node_timeout
+                await asyncio.wait([self._vanish(party)], timeout=timeout)
             raise
         except BaseException:
             if undos.pop(party, None) is not None:
-                self._engine.clean_up(vanish)
+                self._engine.clean_up(partial(self._vanish, party))
             raise
         finally:
             undos.pop(party, None)
