@@ -28,7 +28,7 @@ from .context import closed
 from .engine import Engine
 from .grant import SPARE_FENCES, Grant, LocalQueue, Turn, reserve_ahead, reserve_now
 from .lease import Lease, take
-from .outbox import Ask, decide
+from .outbox import Ask
 from .seek import Seek
 from .spec import LeaseOptions, LockSpec
 
@@ -325,7 +325,7 @@ class Acquire(AcquireContext[Lease]):
 
     def _ask(self, queue: LocalQueue | None) -> Generator[Any, Any, Lease]:
         """Ask the nodes until they grant: this task is the first in `queue`, or there is none."""
-        engine, lease, first, turn_since = self._engine, None, None, None
+        engine, lease, first, turn_since, ask = self._engine, None, None, None, None
         owed = queue is not None and queue.kept is not None
         try:
             if owed and queue is not None:
@@ -339,7 +339,11 @@ class Acquire(AcquireContext[Lease]):
                 no_ticket = self._once or engine.no_quorum_since or not self._spec.queue
                 place = () if no_ticket else engine.place
                 ask = Ask(engine, self._spec, self._options.ttl, place)
-                yield from decide(ask, left)
+                ask.send(left)  # as `Ask.decided` does, without a coroutine
+                if ask.future.done():
+                    yield
+                yield from ask.future
+                ask.settle()
                 lease = self._won(ask, queue)
                 if lease is None:
                     first = ask.to_attempt()
@@ -347,6 +351,8 @@ class Acquire(AcquireContext[Lease]):
             if lease is None:
                 lease = yield from self._contend(queue, first, turn_since).__await__()
         except BaseException:
+            if ask is not None:
+                ask.cut_off()
             engine.clean_up(partial(self._give_up, queue, owed=owed))
             raise
         if queue is not None:

@@ -12,7 +12,7 @@ On a Cluster each server has batches of its own, in which each name has a comman
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -61,7 +61,7 @@ WAKE_NOBODY = (1,)
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
 class Ask:
-    """One owner's request for one name; `decide` sends it and waits for the verdict."""
+    """One owner's request for one name, sent with all others of its tick; `decided` makes it."""
 
     context: Context
     spec: LockSpec
@@ -81,6 +81,7 @@ class Ask:
     batch: Batch
     future: asyncio.Future[None]
     """Done once the verdict is certain."""
+    timer: asyncio.TimerHandle | None
 
     def __init__(
         self,
@@ -102,6 +103,75 @@ class Ask:
         self.attempt = None
         # With the loop: to ask for the running one takes Python 3.11 a system call, `getpid`.
         self.future = asyncio.Future(loop=context.multiplexer.loop)
+        self.timer = None
+
+    async def decided(self, limit: float | None = None, *, armed: bool = False) -> None:
+        """Send the request and wait for the verdict.
+
+        If this is cancelled or closed, a release is sent to every node that may have granted; its
+        replies are not awaited. Raises ConfigurationError if the manager is closed meanwhile.
+
+        Args:
+            limit: seconds after which the nodes that have not replied count as failed; None: no
+                limit.
+            armed: whether each node is to tell of changes of the name.
+        """
+        self.send(limit, armed=armed)
+        try:
+            if self.future.done():
+                await asyncio.sleep(0)  # a request that fails at once must not starve the loop
+            await self.future
+        except BaseException:
+            self.cut_off()
+            raise
+        self.settle()
+
+    def send(self, limit: float | None, *, armed: bool = False) -> None:
+        """Put the request into the first batch of this tick that has room and asks alike.
+
+        An earlier release of the same name is in this batch or in one before it: any batch that has
+        room for an acquire has room for a release. After this call `settle` or `cut_off`.
+        """
+        # A command for several names has no place for a ticket, a turn, an exempt owner or CACHING.
+        own = armed or len(self.place) > 1 or self.spec.exempt
+        # All objects exist by now. Creating one may start a garbage collection, which may close
+        # another call, and the release of that call sends all batches.
+        context, spec = self.context, self.spec
+        nodes = context.multiplexer
+        home = nodes.home and nodes.home(spec.all_keys)
+        room = nodes.unsent and not own and _with_room(nodes.unsent, spec, self, home)
+        self.batch = batch = room or Batch(context, spec, home)
+        batch.ttl, batch.place = self.ttl, self.place
+        if own:
+            batch.most, batch.armed = 1, armed
+        batch.asks.append(self)
+        context.undos[self] = Ask.withdraw
+        context.totals.attempts += 1
+        _send_soon(nodes, batch, wait=False)
+        if limit is not None:
+            self.timer = self.future.get_loop().call_later(max(0.0, limit), self.expire)
+
+    def settle(self) -> None:
+        """End the wait for the verdict. Raises ConfigurationError if the manager was closed."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.context.undos.pop(self, None) is None:
+            raise closed()
+
+    def cut_off(self) -> None:
+        """Withdraw the request unless it is settled; call this in an `except`."""
+        context = self.context
+        if self not in context.undos:
+            return
+        # Before the batch is sent, no node knows of the request.
+        if not self.batch.sent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
+            self._cut()
+        else:
+            context.clean_up(self._cut)
+
+    def _cut(self) -> None:
+        if self.context.undos.pop(self, None) is not None:
+            self.withdraw()
 
     def barge(self) -> None:
         """Ask ahead of all waiters, because the turn of this process isn't over."""
@@ -129,6 +199,8 @@ class Ask:
 
     def withdraw(self) -> None:
         """Undo the request: the caller was cancelled, or the manager is being closed."""
+        if self.timer is not None:
+            self.timer.cancel()
         batch = self.batch
         if not batch.sent:
             batch.asks.remove(self)  # no node will know of it
@@ -228,46 +300,6 @@ class Release:
         if self._answered and self.certain():
             self._future.set_result(None)
         return self._future
-
-
-def decide(ask: Ask, limit: float | None, *, armed: bool = False) -> Generator[Any, Any, None]:
-    """Send `ask`, together with all others of this tick, and wait for the verdict.
-
-    If this is cancelled or closed, a release is sent to every node that may have granted; its
-    replies are not awaited. Raises ConfigurationError if the manager is closed meanwhile.
-
-    Args:
-        ask: the request.
-        limit: seconds after which the nodes that have not replied count as failed; None: no limit.
-        armed: whether each node is to tell of changes of the name.
-    """
-    context, timer = ask.context, None
-    context.totals.attempts += 1
-    _put(ask, armed=armed)
-    if limit is not None:
-        timer = ask.future.get_loop().call_later(max(0.0, limit), ask.expire)
-    try:
-        if ask.future.done():
-            yield  # a request that fails at once must not starve the loop
-        yield from ask.future
-    except BaseException:
-        # Before the batch is sent, no node knows of the request.
-        if not ask.batch.sent and asyncio._get_running_loop() is context.multiplexer.loop:  # noqa: SLF001
-            _withdraw(ask, timer)
-        else:
-            context.clean_up(partial(_withdraw, ask, timer))
-        raise
-    if timer is not None:
-        timer.cancel()
-    if context.undos.pop(ask, None) is None:
-        raise closed()
-
-
-def _withdraw(ask: Ask, timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
-    if ask.context.undos.pop(ask, None) is not None:
-        ask.withdraw()
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -543,29 +575,6 @@ def batch_release(release: Release, *, wait: bool) -> None:
     batch = room or Batch(context, spec, home)
     batch.releases.append(release)
     _send_soon(nodes, batch, wait=wait)
-
-
-def _put(ask: Ask, *, armed: bool) -> None:
-    """Put one acquire into the first batch of this tick that has room and asks alike.
-
-    An earlier release of the same name is in this batch or in one before it: any batch that has
-    room for an acquire has room for a release.
-    """
-    # A command for several names has no place for a ticket, a turn, an exempt owner or CACHING.
-    own = armed or len(ask.place) > 1 or ask.spec.exempt
-    # All objects exist by now. Creating one may start a garbage collection, which may close another
-    # call, and the release of that call sends all batches.
-    context, spec = ask.context, ask.spec
-    nodes = context.multiplexer
-    home = nodes.home and nodes.home(spec.all_keys)
-    room = nodes.unsent and not own and _with_room(nodes.unsent, spec, ask, home)
-    ask.batch = batch = room or Batch(context, spec, home)
-    batch.ttl, batch.place = ask.ttl, ask.place
-    if own:
-        batch.most, batch.armed = 1, armed
-    batch.asks.append(ask)
-    context.undos[ask] = Ask.withdraw
-    _send_soon(nodes, batch, wait=False)
 
 
 def _with_room(

@@ -8,10 +8,8 @@ bounded by the holder's remaining ttl, by pacing and by the caller's deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from types import coroutine
 from typing import Any
 
 from .. import _clock
@@ -27,7 +25,7 @@ from .context import closed
 from .engine import Engine
 from .grant import LocalQueue
 from .inspection import NAMED, before, question
-from .outbox import Ask, decide
+from .outbox import Ask
 from .spec import LockSpec, digest, label, values
 
 
@@ -135,7 +133,7 @@ class Seek:
         watch = self._watch
         if watch is not None:
             watch.reset()
-        await _decided(ask, limit, armed=watch is not None and not spec.queue)
+        await ask.decided(limit, armed=watch is not None and not spec.queue)
         attempt = ask.to_attempt()
         attempt.conclude()
         return attempt
@@ -340,8 +338,3 @@ def _count_change(watch: Watch, refused: Attempt, index: int, reply: Any) -> Non
         watch.on_change(index)
     elif None in parsed:
         watch.on_hint()
-
-
-@coroutine
-def _decided(ask: Ask, limit: float | None, *, armed: bool) -> Generator[Any, Any, None]:
-    yield from decide(ask, limit, armed=armed)

@@ -10,7 +10,6 @@ from typing import Any
 import asynclock
 from asynclock._engine.grant import LocalQueue
 from asynclock._engine.outbox import Ask, Batch
-from asynclock._engine.seek import _decided
 from asynclock._nodes.wire import NOBODY, Command
 from asynclock._primitives.lock import SCRIPT, spec
 from asynclock._rules import pacing
@@ -43,13 +42,13 @@ async def test_a_turn_that_is_lost_to_others_gives_no_place_before_them(on: Node
     engine, name = on.locks._engine, spec("asynclock:", "a")
     ask = Ask(engine, name, TTL, engine.place)
     ask.barge()
-    await _decided(ask, None, armed=False)
+    await ask.decided()
     turn = ask.to_attempt()
     assert not turn.conclude()
     assert turn.ticket is not None
     assert turn.ticket.unsettled
     after = Ask(engine, name, TTL, engine.place, turn.ticket)
-    await _decided(after, None, armed=False)
+    await after.decided()
     assert not after.to_attempt().conclude()
     assert turn.ticket.number > later
     after.withdraw()
