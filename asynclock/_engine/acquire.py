@@ -457,7 +457,8 @@ class Acquire(AcquireContext[Lease]):
         return queue
 
     def _join(self, queue: LocalQueue) -> Turn:
-        ours, task = 0, asyncio.current_task()
+        ours, loop = 0, self._engine.multiplexer.loop
+        task = asyncio.current_task(loop)
         for grant in queue.grants:
             ours += grant.inside(task)
             if not grant.fences and grant.lease is not None:
@@ -465,7 +466,8 @@ class Acquire(AcquireContext[Lease]):
         spec = self._spec
         if ours == queue.permits or (spec.shared and self._engine.renewals.shares(spec, task)):
             raise refusals.already_held(spec.name)
-        waiter = queue.join(self._options, self._started)
+        waiter: Turn = asyncio.Future(loop=loop)
+        queue.join(waiter, self._options, self._started)
         left = self._left()
         if left is not None:
             timer = waiter.get_loop().call_later(left, queue.give_up, waiter)

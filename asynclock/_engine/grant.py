@@ -153,7 +153,10 @@ class Grant:
 
     def inside(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether `task` runs a body of a lease, so that it would wait for itself."""
-        return any(body.task is task and not body.ended for body in self.bodies)
+        # Most have no body, and `any` would make a generator for nothing.
+        return bool(self.bodies) and any(
+            body.task is task and not body.ended for body in self.bodies
+        )
 
     # leases
 
@@ -363,13 +366,11 @@ class LocalQueue:
         """Whether a task holds the name, asks or waits for it, or may take it again first."""
         return bool(self.grants or self.asking or self.waiters or self.kept)
 
-    def join(self, options: LeaseOptions, since: float) -> Turn:
-        """Add a waiter whose call began at `since`; the returned future gives it its turn."""
-        waiter: Turn = asyncio.get_running_loop().create_future()
+    def join(self, waiter: Turn, options: LeaseOptions, since: float) -> None:
+        """Add a waiter whose call began at `since`; the future `waiter` gives it its turn."""
         if self.waiters is _NOBODY:
             self.waiters = OrderedDict()
         self.waiters[waiter] = options, since
-        return waiter
 
     def leave(self, waiter: Turn) -> Grant | Proceed | None:
         """Remove a waiter. Return the turn that it has already got: the caller must pass it on."""
