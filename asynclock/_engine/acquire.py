@@ -442,10 +442,10 @@ class Acquire(AcquireContext[Lease]):
         # try_acquire never waits in the queue. It fails at once if this process holds the name, and
         # else asks the nodes. It uses the local queue unless another task asks, or the name is kept
         # for one.
-        spec = self._spec
+        spec, engine = self._spec, self._engine
         if spec.queue_key is None:
             return None
-        queue = self._engine.local_queue(spec, spec.queue_key)
+        queue = engine.queues.get(spec.queue_key) or engine.new_queue(spec, spec.queue_key)
         if self._once:
             if queue.full:
                 raise refusals.held_here(self._engine, queue)
