@@ -153,6 +153,20 @@ async def test_tasks_of_one_process_say_who_has_the_name_that_one_waits_for(on: 
 
 
 @virtual
+async def test_what_a_wait_has_met_is_forgotten_with_it(on: Nodes) -> None:
+    lock = on.locks.lock("a")
+    await on.ghost(ttl=0.1)
+    assert await lock.try_acquire() is None
+    await asyncio.sleep(1.0)
+    on.slow(0.02)
+    asking = start(lock.acquire())
+    await asyncio.sleep(0)
+    with pytest.raises(asynclock.AcquireTimeoutError, match="other tasks of this process hold it"):
+        await lock.acquire(timeout=0.01)
+    await (await asking).release()
+
+
+@virtual
 async def test_a_leader_that_publishes_a_value_waits_for_no_slow_node(on: Nodes) -> None:
     term = await on.locks.election("e").campaign("me")
     on.ways[0].seconds = 0.4

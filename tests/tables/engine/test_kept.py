@@ -8,6 +8,7 @@ import pytest
 
 import asynclock
 from asynclock._engine.acquire import Work
+from asynclock._engine.engine import MOST_QUEUES
 from asynclock._engine.lease import endings
 from asynclock._engine.outbox import Ask
 from asynclock._primitives.reentrant import _inherited, _own
@@ -72,8 +73,8 @@ async def test_a_request_that_is_over_is_freed_without_a_collection(on: Nodes) -
 async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
     renewals = on.locks._engine.renewals
     kept = await on.locks.lock("kept").acquire()
-    for number in range(150):
-        async with on.locks.lock(f"{number % 7}"):
+    for number in range(2 * MOST_QUEUES):
+        async with on.locks.lock(f"{number}"):
             await asyncio.sleep(0.001)
     async with on.locks.lock("renewed") as lease:
         await lease.extend()
@@ -84,6 +85,7 @@ async def test_many_leases_that_come_and_go_leave_nothing(on: Nodes) -> None:
     assert not on.locks._engine.messages
     assert len(renewals._heap) <= 70
     assert names_in_use(on.locks) == ["kept"]
+    assert len(on.locks._engine.queues) <= MOST_QUEUES
 
 
 @virtual

@@ -7,10 +7,7 @@ from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 import asynclock
-from asynclock._engine.engine import MOST_QUEUES
 from asynclock._engine.grant import LocalQueue
 from asynclock._engine.outbox import Ask, Batch
 from asynclock._nodes.wire import NOBODY, Command
@@ -29,7 +26,7 @@ from tests.engine.virtual_nodes import (
     virtual,
     virtual_single,
 )
-from tests.tables.inside import names_in_use, now
+from tests.tables.inside import now
 from tests.waiting import until
 
 
@@ -207,32 +204,6 @@ def test_a_freed_name_is_kept_only_for_the_rest_of_a_turn_that_others_wait_for()
     assert queue.take_kept(moment + 1.1 * turn) is None, "the turn is over"
     permits: LocalQueue = LocalQueue("a", "a", 2, turn)
     assert not permits.keep(others, moment), "another process may wait for any permit"
-
-
-@virtual
-async def test_what_a_wait_has_met_is_forgotten_with_it(on: Nodes) -> None:
-    await on.ghost(ttl=1.0)
-    lock = on.locks.lock("a")
-    with pytest.raises(asynclock.AcquireTimeoutError) as first:
-        await lock.acquire(timeout=0.1)
-    assert first.value.owner == "ghost"
-    await asyncio.sleep(2.0)
-    on.slow(0.02)
-    asking = asyncio.create_task(lock.acquire())
-    await asyncio.sleep(0)
-    with pytest.raises(asynclock.AcquireTimeoutError) as second:
-        await lock.acquire(timeout=0.01)
-    assert second.value.owner is None
-    await (await asking).release()
-
-
-@virtual_single
-async def test_names_that_nobody_uses_take_little_room(on: Nodes) -> None:
-    async with on.locks.lock("a"):
-        for number in range(2 * MOST_QUEUES):
-            await (await on.locks.lock(f"n{number}").acquire()).release()
-        assert len(on.locks._engine.queues) <= MOST_QUEUES
-        assert names_in_use(on.locks) == ["a"]
 
 
 @virtual_single
