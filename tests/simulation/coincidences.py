@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asynclock.testing.memory import MemoryNode, Stream
-from tests.simulation.faults import Fault, freezes, jump, may_jump, ring
+from asynclock.testing.memory import Stream
+from tests.simulation.faults import LATCH, Fault, freezes, jump, knows, may_jump, ring
 from tests.simulation.world import ACQUIRE, EXTEND, NODE_TIMEOUT, RAISE, TTL, Process, Trap, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Run
 
-LATCH = b"asynclock:latch:#latch"
 COINCIDENCES: dict[str, Fault] = {}
 
 
@@ -128,9 +127,7 @@ def _jump_if_seen(run: Run, number: int) -> None:
 @_coincidence
 def lose_a_witness(run: Run) -> None:
     """One node misses changes, one of those who had them forgets them, and another is away."""
-    # A node that never had a value can't tell it from one that all have forgotten, while it is
-    # younger than values are kept (docs/decisions/0014, "What remains").
-    if run.forgot or not all(_knows_the_latch(node) for node in run.world.nodes):
+    if run.forgot or not all(knows(node, LATCH) for node in run.world.nodes):  # see forget_one_node
         return
     absent, forgetful, away = run.random.sample(range(len(run.world.nodes)), k=3)
     node = run.world.nodes[forgetful]
@@ -149,11 +146,6 @@ def lose_a_witness(run: Run) -> None:
             run.later(3.0, process.routes[away].heal)
 
     _soon(run, run.random.uniform(0.4, 1.0), turn)
-
-
-def _knows_the_latch(node: MemoryNode) -> bool:
-    state = node.keys.get(LATCH)
-    return isinstance(state, dict) and b"value" in state
 
 
 # ---- fences ------------------------------------------------------------------------------------
