@@ -182,8 +182,8 @@ class Engine(Context):
             return
         if queue.waiters and queue.let_ask():
             queue.asking += 1
-        else:
-            queue.unanswered = queue.holder = queue.message_replies = None
+        elif queue.unanswered or queue.holder or queue.message_replies:
+            self.soon(queue.forget)  # a wait that ends just now still reads it for its error
 
     def lose(self, grant: Grant, reason: str) -> None:
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""

@@ -108,13 +108,10 @@ class Ask:
     async def decided(self, limit: float | None = None, *, armed: bool = False) -> None:
         """Send the request and wait for the verdict.
 
+        limit: seconds after which the nodes that have not replied count as failed; None: no limit.
+        armed: whether each node is to tell of changes of the name.
         If this is cancelled or closed, a release is sent to every node that may have granted; its
         replies are not awaited. Raises ConfigurationError if the manager is closed meanwhile.
-
-        Args:
-            limit: seconds after which the nodes that have not replied count as failed; None: no
-                limit.
-            armed: whether each node is to tell of changes of the name.
         """
         self.send(limit, armed=armed)
         try:
@@ -592,10 +589,7 @@ def _with_room(
 
 
 def _send_soon(nodes: Multiplexer, batch: Batch, *, wait: bool) -> None:
-    """Send the batch when the tick ends, or now if it is full or one task seems to be alone.
-
-    wait: an acquire of the name that was released may join before the tick ends.
-    """
+    """Send the batch when the tick ends, or now if it is full or one task seems to be alone."""
     # To wait for the end of the tick gains nothing if many batches in a row had one name, and all
     # have their verdicts. Compare Nagle's rule, RFC 896.
     alone = nodes.singles >= ALONE and not (wait or nodes.undecided)

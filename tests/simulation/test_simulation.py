@@ -35,6 +35,7 @@ FAILED_ONCE: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("pauses", 30202, {"nodes": 1, "processes": 3, "floors": True}),
     ("witnesses", 30482, {"nodes": 3, "processes": 3, "floors": True}),
     ("locks", 6168, {"nodes": 1, "processes": 2, "floors": True}),
+    ("states", 1019959, {"nodes": 3, "processes": 2, "floors": True}),
 )
 """Plan, seed, and what the world was like if the seed does not tell. The plan is named, because a
 seed's own plan depends on the shares of all."""
