@@ -383,7 +383,7 @@ class LockManager(_settings.Answering):
         """Return the manager's counts, without asking the nodes."""
         engine = self._engine
         held = sum(grant.lease is not None for grant in engine.renewals.grants())
-        waiters = sum(len(queue.waiters) for queue in engine.queues.values())
+        waiters = sum(len(queue.waiters) for queue in list(engine.queues.values()))
         firsts = sum(isinstance(one, Ask) and one.first for one in list(engine.undos))
         waiting = len(engine.seeking) + firsts + waiters
         return Statistics(held=held, waiting=waiting, **asdict(engine.totals))

@@ -30,7 +30,7 @@ _log = logging.getLogger("asynclock")
 
 NAMES_LOGGED = 10
 MOST_QUEUES = 1024
-"""Number of local queues from which on those that nobody uses are dropped."""
+"""Number of local queues up to which those that nobody uses stay, or twice as many as are used."""
 
 
 @of_one_process
@@ -183,7 +183,12 @@ class Engine(Context):
         if queue.waiters and queue.let_ask():
             queue.asking += 1
         elif queue.unanswered or queue.holder or queue.message_replies:
-            self.soon(queue.forget)  # a wait that ends just now still reads it for its error
+            # The next call must not know what this one met, but a wait that ends just now must.
+            self._drop(queue)
+
+    def _drop(self, queue: LocalQueue) -> None:
+        if not queue.used and self.queues.get(queue.key) is queue:
+            del self.queues[queue.key]
 
     def lose(self, grant: Grant, reason: str) -> None:
         """End `grant` as lost: interrupt the body, report it once, let the next waiter ask."""

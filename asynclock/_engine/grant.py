@@ -366,11 +366,6 @@ class LocalQueue:
         """Whether a task holds the name, asks or waits for it, or may take it again first."""
         return bool(self.grants or self.asking or self.waiters or self.kept)
 
-    def forget(self) -> None:
-        """Forget what earlier calls have met, if nobody uses the queue."""
-        if not self.used:
-            self.unanswered = self.holder = self.message_replies = None
-
     def join(self, waiter: Turn, options: LeaseOptions, since: float) -> None:
         """Add a waiter whose call began at `since`; the future `waiter` gives it its turn."""
         if self.waiters is _NOBODY:

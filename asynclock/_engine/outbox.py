@@ -53,7 +53,7 @@ ALONE: Final = 8
 """Number of batches in a row with one name after which one task seems to be alone."""
 MOST_UNSENT: Final = 32
 """Number of unsent batches, the newest ones, that a name may join. Each ttl has batches of its own,
-and on a Cluster each server."""
+and so does each server of a Cluster."""
 UNDONE: Final = (*SENT_AGAIN, "CLUSTERDOWN")
 """Codes of a Cluster's errors that show that a command was not executed; it is then sent alone."""
 WAKE_NOBODY = (1,)
@@ -61,7 +61,7 @@ WAKE_NOBODY = (1,)
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
 class Ask:
-    """One owner's request for one name, sent with all others of its tick; `decided` makes it."""
+    """One owner's request for one name, sent with all others of its tick."""
 
     context: Context
     spec: LockSpec
@@ -106,15 +106,15 @@ class Ask:
         self.timer = None
 
     async def decided(self, limit: float | None = None, *, armed: bool = False) -> None:
-        """Send the request and wait for the verdict.
+        """Send it and wait for the verdict. Raises ConfigurationError if the manager closes.
 
+        If this is cancelled or closed, a release is sent to every node that may have granted; its
+        replies are not awaited.
         limit: seconds after which the nodes that have not replied count as failed; None: no limit.
         armed: whether each node is to tell of changes of the name.
-        If this is cancelled or closed, a release is sent to every node that may have granted; its
-        replies are not awaited. Raises ConfigurationError if the manager is closed meanwhile.
         """
-        self.send(limit, armed=armed)
         try:
+            self.send(limit, armed=armed)
             if self.future.done():
                 await asyncio.sleep(0)  # a request that fails at once must not starve the loop
             await self.future
@@ -127,7 +127,7 @@ class Ask:
         """Put the request into the first batch of this tick that has room and asks alike.
 
         An earlier release of the same name is in this batch or in one before it: any batch that has
-        room for an acquire has room for a release. After this call `settle` or `cut_off`.
+        room for an acquire has room for a release. Then call `settle`, or `cut_off` after an error.
         """
         # A command for several names has no place for a ticket, a turn, an exempt owner or CACHING.
         own = armed or len(self.place) > 1 or self.spec.exempt
@@ -149,7 +149,7 @@ class Ask:
             self.timer = self.future.get_loop().call_later(max(0.0, limit), self.expire)
 
     def settle(self) -> None:
-        """End the wait for the verdict. Raises ConfigurationError if the manager was closed."""
+        """Note that the verdict is there. Raises ConfigurationError if the manager was closed."""
         if self.timer is not None:
             self.timer.cancel()
         if self.context.undos.pop(self, None) is None:

@@ -62,7 +62,7 @@ def obtain_at_once(lease: L, calls: Sequence[Try]) -> Generator[Any, Any, L | No
     """
     begun = [call.__await__() for call in calls]
     try:
-        # Each call waits for its request first (`decide`). No timeout of the call is around that
+        # Each call waits for its request first (`Ask.send`). No timeout of the call is around that
         # wait, so a cancellation need not be raised in the call: the call is closed.
         requests = [next(steps) for steps in begun]
         for steps, request in zip(begun, requests, strict=True):

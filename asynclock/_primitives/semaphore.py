@@ -175,7 +175,7 @@ class SemaphorePermits(Acquirable[MultiLease]):
     async def _obtain(self, timeout: float | None, once: bool, since: float) -> MultiLease:
         lease = None
         collecting = self._engine.queues.get(self._gate.queue_key or "")
-        collects = collecting is not None and collecting.used  # a task of this process
+        collects = collecting is not None and collecting.used  # by a task of this process
         late = timeout is not None and _clock.now() >= since + timeout
         # Of rivals that try at once, the one that gets the gate wins.
         if not (once or late or collects):

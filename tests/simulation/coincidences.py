@@ -127,7 +127,7 @@ def _jump_if_seen(run: Run, number: int) -> None:
 @_coincidence
 def lose_a_witness(run: Run) -> None:
     """One node misses changes, one of those who had them forgets them, and another is away."""
-    if run.forgot or not all(knows(node, LATCH) for node in run.world.nodes):  # see forget_one_node
+    if run.forgot or not all(knows(node, LATCH) for node in run.world.nodes):
         return
     absent, forgetful, away = run.random.sample(range(len(run.world.nodes)), k=3)
     node = run.world.nodes[forgetful]

@@ -128,7 +128,7 @@ def flap_node(run: Run) -> None:
 
 @_fault
 def forget_one_node(run: Run) -> None:
-    """kill -9 without the data, in one run only of a minority, and while all know of each state."""
+    """kill -9 without the data, in one run only of a minority; all or none know each state."""
     minority = (len(run.world.nodes) - 1) // 2
     number = run.random.randrange(len(run.world.nodes))
     # A young deployment may lose a value that not all have (docs/decisions/0014, "What remains").
